@@ -1,0 +1,1 @@
+"""How the lists leave: routes, streams, limits, and the server that carries them."""

@@ -1,0 +1,1 @@
+"""Where registrations become listings, and listings one published value."""
