@@ -1,0 +1,1 @@
+"""The tests; directories mirror ``discovery``, and ``live`` drives the program over real sockets."""

@@ -1,0 +1,28 @@
+"""Fixtures that several suites share: a real server of each kind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.redis_server import KINDS, RedisServer
+
+
+@pytest.fixture(params=KINDS)
+def redis_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
+    """A fresh, empty server; the test runs on Redis and on Valkey."""
+    server = RedisServer(request.param, tmp_path / "server")
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def debian_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A fresh, empty ``redis-server``, for faults whose outcome does not hang on the kind of server."""
+    server = RedisServer("redis", tmp_path / "server")
+    try:
+        yield server.start()
+    finally:
+        server.close()

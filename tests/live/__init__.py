@@ -1,0 +1,1 @@
+"""The live suite: real processes, real sockets, a real Redis or Valkey server."""
