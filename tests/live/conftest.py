@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.live.redis_server import RedisServer
 from tests.live.replica import Replica
+from tests.live.signs import await_sign
 from tests.live.traffic import Traffic
 
-StartReplica = Callable[..., Replica]
+MakeReplica = Callable[..., Replica]
+StartPair = Callable[..., tuple[Replica, Replica]]
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def traffic() -> Iterator[Traffic]:
 
 
 @pytest.fixture
-def make_replica(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartReplica]:
+def make_replica(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeReplica]:
     """Make a replica that is not started yet; all of them are ended after the test."""
     made: list[Replica] = []
 
@@ -40,6 +43,22 @@ def make_replica(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sta
 
 
 @pytest.fixture
-def start_replica(make_replica: StartReplica) -> StartReplica:
+def start_replica(make_replica: MakeReplica) -> MakeReplica:
     """Make a replica and start it, ready when this returns."""
     return lambda name="a", **settings: make_replica(name, **settings).start()
+
+
+@pytest.fixture
+def start_pair(make_replica: MakeReplica) -> StartPair:
+    """Start replicas ``a`` and ``b`` on one server that was in use before, so that they are complete from the start."""
+
+    def start(server: RedisServer, **settings: Any) -> tuple[Replica, Replica]:
+        # Replicas that find no epoch take the server for one that lost its data, and settle for a lease first.
+        server.cli("SET", "{discovery}:epoch", "in-use-before", "NX")
+        a, b = (make_replica(name, redis_url=server.url, **settings).launch() for name in "ab")
+        for replica in (a, b):
+            await_sign(lambda replica=replica: replica.says("/readyz", 200), 20, f"{replica.name} is ready")
+            await_sign(lambda replica=replica: replica.pools().complete, 5, f"{replica.name} is complete")
+        return a, b
+
+    return start
