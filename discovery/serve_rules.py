@@ -1,0 +1,152 @@
+"""The rules between the flags of ``discovery serve``: which store, whose flags, what contradicts what.
+
+From checked single values to ``ServeSettings``, or ``Misconfigured`` with one line that names the flag or variable.
+Called by ``settings``; must not know the environment. What is not built yet is refused last, so that a wrong use is
+told today and not when the feature comes.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import Any
+
+from discovery import addresses
+from discovery.errors import Misconfigured
+from discovery.flags import Flag, Given, refuse_foreign
+from discovery.serve_settings import WATCHED, Secs, ServeSettings
+
+_DEFAULT = ServeSettings()
+
+
+def serve_settings(
+    flags: Sequence[Flag], read: Mapping[str, Any], found: Mapping[str, Given], warnings: tuple[str, ...]
+) -> ServeSettings:
+    """The settings that follow from single values ``read``; ``found`` says where each came from."""
+    storage, reason = _choose_storage(read, found)
+    mode = read.get("pool_discovery", _DEFAULT.pool_discovery)
+    refuse_foreign(flags, found, {"pool_discovery": mode, "registration_storage": storage})
+    _check_times(read, found)
+    _check_tls(read, found)
+    _check_names(read, found, mode)
+    _check_redis(read, found, storage)
+    _refuse_later_values(read, found)
+    refuse_later(flags, found)
+    fields = {name: value for name, value in read.items() if name in ServeSettings.__struct_fields__}
+    fields |= {"registration_storage": storage, "registration_storage_reason": reason}
+    return ServeSettings(**fields, warnings=(*_time_warnings(read), *warnings))
+
+
+def _choose_storage(read: Mapping[str, Any], found: Mapping[str, Given]) -> tuple[str, str]:
+    if storage := read.get("registration_storage"):
+        return storage, f"Registrations are kept in {storage}, because {found['registration_storage'].source} says so."
+    if "redis_url" in found:
+        return "redis", f"Registrations are kept in redis, because {found['redis_url'].source} is given."
+    return "memory", (
+        "Registrations are kept in the memory of this process, because no --redis-url is given: "
+        "other replicas will not know them."
+    )
+
+
+def _check_times(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
+    heartbeat, lease = _times(read)
+    if lease <= heartbeat:
+        raise Misconfigured(
+            f"{_source('lease_duration_secs', found)} ({lease}) must be above "
+            f"{_source('heartbeat_interval_secs', found)} ({heartbeat})"
+        )
+    if lease < 0.001:
+        raise Misconfigured(f"{_source('lease_duration_secs', found)} must be at least a millisecond (0.001)")
+
+
+def _time_warnings(read: Mapping[str, Any]) -> tuple[str, ...]:
+    heartbeat, lease = _times(read)
+    if lease >= 2 * heartbeat:
+        return ()
+    return (
+        f"--lease-duration-secs ({lease}) is below twice --heartbeat-interval-secs ({heartbeat}): "
+        "one lost heartbeat drops a healthy pool",
+    )
+
+
+def _times(read: Mapping[str, Any]) -> tuple[Secs, Secs]:
+    return (
+        read.get("heartbeat_interval_secs", _DEFAULT.heartbeat_interval_secs),
+        read.get("lease_duration_secs", _DEFAULT.lease_duration_secs),
+    )
+
+
+def _check_tls(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
+    for one, other in (("tls_cert_path", "tls_key_path"), ("tls_key_path", "tls_cert_path")):
+        if one in found and other not in found:
+            raise Misconfigured(f"{found[one].source} needs {_source(other, found)} too: both or neither")
+    if "tls_client_ca_path" in found:
+        for other in ("tls_cert_path", "health_listen"):
+            if other not in found:
+                raise Misconfigured(f"{found['tls_client_ca_path'].source} needs {_source(other, found)} too")
+    listen = read.get("listen", _DEFAULT.listen)
+    if listen.port and read.get("health_listen") == listen:
+        raise Misconfigured(f"{found['health_listen'].source} must be another address than --listen ({listen})")
+
+
+def _check_names(read: Mapping[str, Any], found: Mapping[str, Given], mode: str) -> None:
+    ids = [router.id for router in read.get("router", ())]
+    for router_id in ids:
+        if ids.count(router_id) > 1:
+            raise Misconfigured(f"{found['router'].source} has the id {router_id!r} twice: each router has its own")
+    if mode in WATCHED.values:
+        relay, frontend = (
+            read.get("relay_service_suffix", "-pool-relay"),
+            read.get("frontend_service_suffix", "-frontend"),
+        )
+        if relay.endswith(frontend) or frontend.endswith(relay):
+            raise Misconfigured(
+                f"{_source('relay_service_suffix', found)} ({relay}) and {_source('frontend_service_suffix', found)} "
+                f"({frontend}) must differ, and none may end in the other: a Service would be both"
+            )
+
+
+def _check_redis(read: Mapping[str, Any], found: Mapping[str, Given], storage: str) -> None:
+    if storage == "redis" and "redis_url" not in read:
+        raise Misconfigured(f"{found['registration_storage'].source} redis needs --redis-url")
+    if path := read.get("redis_password_path"):
+        source = found["redis_password_path"].source
+        if addresses.carries_password(read["redis_url"]):
+            raise Misconfigured(f"{found['redis_url'].source} has a password and {source} another: give one of them")
+        if fault := _file_fault(path):
+            # Without the path: people have given the password itself in its place.
+            raise Misconfigured(f"{source} names a file that {fault}")
+
+
+def _file_fault(path: str) -> str | None:
+    """What keeps a file from being read, found without reading it: a pipe can be read only once."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError) as error:
+        return f"cannot be found ({getattr(error, 'strerror', None) or error})"
+    if S_ISDIR(status.st_mode):
+        return "is a directory"
+    if S_ISREG(status.st_mode) and status.st_size == 0:
+        return "is empty"
+    return None if os.access(path, os.R_OK) else "cannot be read (permission denied)"
+
+
+def _source(field: str, found: Mapping[str, Given]) -> str:
+    return found[field].source if field in found else "--" + field.replace("_", "-")
+
+
+def _refuse_later_values(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
+    for field, later in (("pool_discovery", ("mcs", "karmada")), ("registration_storage", ("dynamodb",))):
+        if read.get(field) in later:
+            raise Misconfigured(f"{found[field].source} {read[field]} is not built yet")
+    if url := read.get("redis_url"):
+        scheme = addresses.redis_scheme(url)
+        if scheme not in ("redis", "unix"):
+            raise Misconfigured(f"{found['redis_url'].source} with {scheme}:// is not built yet")
+
+
+def refuse_later(flags: Sequence[Flag], found: Mapping[str, Given]) -> None:
+    """Refuse the flags whose feature is not built yet."""
+    for flag in flags:
+        if not flag.built and flag.field in found:
+            raise Misconfigured(f"{found[flag.field].source} is not built yet")

@@ -1,0 +1,250 @@
+"""Settings: what each command runs with, from its words and the environment; the only module that reads that.
+
+The first stop of every command: words and variables come in, one frozen struct goes out, or ``Misconfigured`` with one
+line. It opens no connection and must not know what the settings are used for; of files it reads the registration for
+``register`` and looks whether the password file can be read. How flags are written is known by ``flags``; what they
+mean stands in ``serve_settings``, ``registration_flags`` and here.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+
+from discovery import addresses
+from discovery.addresses import Address
+from discovery.errors import Misconfigured
+from discovery.flags import Choice, Flag, Group, Switch, Text, declared, given, unknown_variables, values
+from discovery.model import Registration
+from discovery.registration_flags import RegistrationFlags, registration
+from discovery.serve_rules import refuse_later, serve_settings
+from discovery.serve_settings import (
+    FILE,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    SERVE_GROUPS,
+    WORD,
+    LaterSettings,
+    LogFormat,
+    LogLevel,
+    ServeSettings,
+)
+
+__all__ = [
+    "Address",
+    "CompletionSettings",
+    "FlagInfo",
+    "PoolsSettings",
+    "RegisterSettings",
+    "ServeSettings",
+    "VersionSettings",
+    "flags",
+    "read_completion",
+    "read_pools",
+    "read_register",
+    "read_serve",
+    "read_version",
+]
+
+SERVICE = Group("The service to talk to")
+FILTERS = Group("Which pools")
+SHOWN = Group("What is shown")
+LOGGED = Group("What is logged")
+
+SHELLS = ("bash", "zsh", "fish")
+
+Output = Literal["table", "wide", "json", "yaml", "name"]
+
+
+def _parse_service_urls(text: str) -> tuple[str, ...]:
+    return tuple(addresses.service_url(part.strip()) for part in text.split(","))
+
+
+URL_FLAG = Flag(
+    SERVICE,
+    Text("URL,...", _parse_service_urls),
+    "The service's base URL; several by commas, of which any that answers is asked.",
+    secret=True,
+)
+
+
+class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The flag of every command that talks to a service, until tokens are built."""
+
+    token_path: Annotated[
+        str | None, Flag(SERVICE, FILE, "File with the token to send, for a service that asks for one.")
+    ] = None
+
+
+class PoolsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``discovery pools`` runs with. The filters are those of ``GET /pools``."""
+
+    url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
+    output: Annotated[
+        Output,
+        Flag(
+            SHOWN,
+            Choice(("table", "wide", "json", "yaml", "name")),
+            "The form: a table that fits the terminal, one with all columns, or text for other programs.",
+            short="-o",
+        ),
+    ] = "table"
+    watch: Annotated[bool, Flag(SHOWN, Switch(), "Stay and show every change as it is published.")] = False
+    model: Annotated[
+        tuple[str, ...],
+        Flag(FILTERS, WORD, "Only pools of this model; repeat it for alternatives.", many=True, default="all"),
+    ] = ()
+    cluster_id: Annotated[
+        tuple[str, ...],
+        Flag(FILTERS, WORD, "Only pools of this cluster; repeat it for alternatives.", many=True, default="all"),
+    ] = ()
+    namespace: Annotated[
+        tuple[str, ...],
+        Flag(FILTERS, WORD, "Only pools of this namespace; repeat it for alternatives.", many=True, default="all"),
+    ] = ()
+    capability: Annotated[
+        tuple[str, ...],
+        Flag(FILTERS, WORD, "Only pools with this capability; with all, if repeated.", many=True, default="all"),
+    ] = ()
+    region: Annotated[
+        tuple[str, ...],
+        Flag(FILTERS, WORD, "Only pools in this region; repeat it for alternatives.", many=True, default="all"),
+    ] = ()
+
+    warnings: tuple[str, ...] = ()
+    """One sentence each: what was accepted and is likely not meant."""
+
+
+class RegisterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``discovery register`` runs with; the registration is put together from its file and its flags."""
+
+    registration: Registration
+    url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
+    keep_on_exit: Annotated[
+        bool,
+        Flag(
+            SERVICE, Switch(), "Do not deregister at the end: for one of several relays of a pool, whose others go on."
+        ),
+    ] = False
+    log_format: Annotated[
+        LogFormat, Flag(LOGGED, LOG_FORMAT, "One line for people, or one JSON object a line for collectors.")
+    ] = "text"
+    log_level: Annotated[LogLevel, Flag(LOGGED, LOG_LEVEL, "The least important lines to log.")] = "info"
+
+    warnings: tuple[str, ...] = ()
+    """One sentence each: what was accepted and is likely not meant."""
+
+
+class VersionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """``discovery version`` takes no flags."""
+
+    warnings: tuple[str, ...] = ()
+
+
+class CompletionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``discovery completion`` prints a script for."""
+
+    shell: Literal["bash", "zsh", "fish"]
+    warnings: tuple[str, ...] = ()
+
+
+_LATER_TOKEN = declared(TokenSettings, built=False)
+_COMMANDS: dict[str, tuple[Flag, ...]] = {
+    "serve": declared(ServeSettings) + declared(LaterSettings, built=False),
+    "pools": declared(PoolsSettings) + _LATER_TOKEN,
+    "register": declared(RegistrationFlags) + declared(RegisterSettings) + _LATER_TOKEN,
+}
+
+
+class FlagInfo(NamedTuple):
+    """One flag for help, completion and documents; ``help`` says unit and reason, ``built`` whether it can be used."""
+
+    name: str
+    variable: str
+    group: str
+    default: str
+    help: str
+    short: str
+    metavar: str
+    choices: tuple[str, ...]
+    many: bool
+    switch: bool
+    built: bool
+
+
+def flags(command: str = "serve") -> list[FlagInfo]:
+    """Every flag of a command, in the order of its groups."""
+    found = _COMMANDS.get(command, ())
+    groups = list(dict.fromkeys((*SERVE_GROUPS, *(flag.group for flag in found))))
+    return [_info(flag) for flag in sorted(found, key=lambda flag: groups.index(flag.group))]
+
+
+def _info(flag: Flag) -> FlagInfo:
+    return FlagInfo(
+        flag.name,
+        flag.variable,
+        flag.group.title,
+        flag.default,
+        flag.help if flag.built else f"Not built yet. {flag.help}",
+        flag.short,
+        flag.kind.metavar,
+        flag.kind.choices,
+        flag.many,
+        isinstance(flag.kind, Switch),
+        flag.built,
+    )
+
+
+# ---- from words and environment to settings
+
+
+def read_serve(words: Sequence[str], variables: Mapping[str, str] | None = None) -> ServeSettings:
+    """Settings of ``discovery serve``; ``Misconfigured`` for the first broken rule, before anything is opened."""
+    variables = os.environ if variables is None else variables
+    found = given(_COMMANDS["serve"], words, variables)
+    read = values(_COMMANDS["serve"], found)
+    return serve_settings(_COMMANDS["serve"], read, found, _variable_warnings(variables))
+
+
+def read_pools(words: Sequence[str], variables: Mapping[str, str] | None = None) -> PoolsSettings:
+    """Settings of ``discovery pools``; ``Misconfigured`` where they are wrong."""
+    read, warnings = _read_plain("pools", words, variables)
+    return PoolsSettings(**read, warnings=warnings)
+
+
+def read_register(words: Sequence[str], variables: Mapping[str, str] | None = None) -> RegisterSettings:
+    """Settings of ``discovery register``, its file read; ``Misconfigured`` where they are wrong."""
+    read, warnings = _read_plain("register", words, variables)
+    own = {name: read.pop(name) for name in RegisterSettings.__struct_fields__ if name in read}
+    built, more_warnings = registration(read)
+    return RegisterSettings(registration=built, **own, warnings=warnings + more_warnings)
+
+
+def read_version(words: Sequence[str], variables: Mapping[str, str] | None = None) -> VersionSettings:
+    """Nothing to set; words are refused."""
+    given((), words, {})
+    return VersionSettings()
+
+
+def read_completion(words: Sequence[str], variables: Mapping[str, str] | None = None) -> CompletionSettings:
+    """The one word is the shell."""
+    for shell in SHELLS:
+        if list(words) == [shell]:
+            return msgspec.convert({"shell": shell}, CompletionSettings)
+    raise Misconfigured(f"completion needs the name of one shell: {', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
+
+
+def _read_plain(
+    command: str, words: Sequence[str], variables: Mapping[str, str] | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    variables = os.environ if variables is None else variables
+    found = given(_COMMANDS[command], words, variables)
+    read = values(_COMMANDS[command], found)
+    refuse_later(_COMMANDS[command], found)
+    return read, _variable_warnings(variables)
+
+
+def _variable_warnings(variables: Mapping[str, str]) -> tuple[str, ...]:
+    known = {flag.variable for found in _COMMANDS.values() for flag in found}
+    return tuple(unknown_variables(known, variables))
