@@ -1,0 +1,107 @@
+"""The library for routers and relays: list, follow, register, deregister.
+
+    async with Client(["http://discovery:8080"]) as client:
+        snapshot = await client.list(model="m")
+        async with client.follow(model="m") as pools:      # the list is there when the block starts
+            async for snapshot in pools: ...               # a new one at each change
+        async with client.register(registration): ...      # heartbeats until the block ends, then deregisters
+
+Several base URLs are tried in turn. The service's own code is not needed: this package knows the words of ``model``,
+the errors, and HTTP. Errors are ``Rejected`` (do not send that again), ``Unavailable`` (not now; ``NoAnswer`` when nobody
+answered at all) and ``Misconfigured`` (a bad URL, an unreadable token file).
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Self
+
+from discovery.client.answers import NoAnswer
+from discovery.client.follow import Pools
+from discovery.client.heartbeat import Heartbeat, delete
+from discovery.client.service import Pairs, Service, path_of, target
+from discovery.client.snapshot import RouterSnapshot, Snapshot, read_pools, read_routers
+from discovery.client.transport import Connections, Request
+from discovery.errors import Unavailable
+from discovery.model import PoolKey, Registration
+
+__all__ = ["Client", "Heartbeat", "NoAnswer", "Pools", "RouterSnapshot", "Snapshot"]
+
+LIST_SECS = 30.0
+
+Wanted = str | Iterable[str]
+
+
+class Client:
+    """One service, at one or several base URLs; use it within ``async with``.
+
+    ``token_path`` names a file with a bearer token, read again for each request. Filters take one value or several:
+    several are alternatives, but of ``capability`` all must be there. Raises ``Misconfigured`` for a URL that is none.
+    """
+
+    def __init__(self, urls: str | Iterable[str], token_path: str | os.PathLike[str] | None = None) -> None:
+        self._service = Service([urls] if isinstance(urls, str) else urls, token_path)
+        self._connections = Connections(self._service)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._connections.close()
+
+    async def list(
+        self,
+        *,
+        model: Wanted = (),
+        cluster_id: Wanted = (),
+        namespace: Wanted = (),
+        capability: Wanted = (),
+        region: Wanted = (),
+    ) -> Snapshot:
+        """The pools as one server has them now, unmerged: mind ``complete``. ``follow`` is for those who ask again."""
+        query = _query(model=model, cluster_id=cluster_id, namespace=namespace, capability=capability, region=region)
+        answer = await self._connections.request(
+            Request("GET", target(path_of("pools"), query)), deadline_secs=LIST_SECS
+        )
+        try:
+            return read_pools(answer.body, answer.etag)
+        except ValueError as error:
+            raise Unavailable("the list of pools cannot be read: is it a discovery service?") from error
+
+    def follow(
+        self,
+        *,
+        model: Wanted = (),
+        cluster_id: Wanted = (),
+        namespace: Wanted = (),
+        capability: Wanted = (),
+        region: Wanted = (),
+        patience_secs: float = 10.0,
+    ) -> Pools:
+        """The pools, kept current within ``async with``; see ``Pools``."""
+        query = _query(model=model, cluster_id=cluster_id, namespace=namespace, capability=capability, region=region)
+        # A kept connection would lead back to the very replica that ended the stream because it shuts down.
+        return Pools(Connections(self._service, keep_alive=False), query, patience_secs=patience_secs)
+
+    def register(self, registration: Registration, *, keep_on_exit: bool = False) -> Heartbeat:
+        """One pool, kept registered within ``async with`` and deregistered at its end; see ``Heartbeat``."""
+        return Heartbeat(Connections(self._service, alone=True), registration, keep_on_exit=keep_on_exit)
+
+    async def deregister(self, key: PoolKey, instance_id: str | None = None) -> None:
+        """Take a pool off every list at once; with ``instance_id`` only while that instance's registration stands.
+
+        Fine when it is not there. End heartbeats of the pool first: the next one would register it anew.
+        """
+        await delete(self._connections, key, instance_id)
+
+    async def routers(self) -> RouterSnapshot:
+        """The Global Routers as one server has them now."""
+        answer = await self._connections.request(Request("GET", path_of("routers")), deadline_secs=LIST_SECS)
+        try:
+            return read_routers(answer.body, answer.etag)
+        except ValueError as error:
+            raise Unavailable("the list of routers cannot be read: is it a discovery service?") from error
+
+
+def _query(**filters: Wanted) -> Pairs:
+    wanted = {name: (values,) if isinstance(values, str) else tuple(values) for name, values in filters.items()}
+    return [(name, value) for name, values in wanted.items() for value in values]

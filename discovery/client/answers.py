@@ -1,0 +1,94 @@
+"""What an answer of the service means: it settles the question, refuses it for good, or says "not now".
+
+Pure: status, headers and body go in. Text of a server is cut and made fit for one line before it goes anywhere.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from discovery.errors import Fault, Rejected, Unavailable
+
+LONGEST_RETRY_AFTER_SECS = 60
+
+
+class Answer(NamedTuple):
+    """An answer that settles the question: its status, the bare ETag if there was one, and the whole body."""
+
+    status: int
+    etag: str | None
+    body: bytes
+
+
+class NoAnswer(Unavailable):
+    """Nobody answered. ``reached`` tells whether a server may have got the request all the same.
+
+    ``dropped``: the connection ended before an answer came, as happens to one that was kept open for too long.
+    """
+
+    def __init__(self, detail: str, *, reached: bool, dropped: bool = False) -> None:
+        super().__init__(detail, retry_after_secs=0)
+        self.reached = reached
+        self.dropped = dropped
+
+
+class _Fault(msgspec.Struct):
+    path: str
+    message: str
+
+
+class _Problem(msgspec.Struct):
+    title: str = ""
+    detail: str = ""
+    errors: list[_Fault] = []
+
+
+def judged(base: str, status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    """The answer of the server at ``base``; raises ``Rejected`` for a 4xx, ``Unavailable`` for what may pass."""
+    if 400 <= status < 500 and status not in (408, 429):
+        raise _rejected(base, status, _problem(body))
+    if status not in (200, 204, 304):
+        raise _not_now(base, status, headers.get("Retry-After", ""), _problem(body))
+    return Answer(status, bare(headers.get("ETag")), body)
+
+
+def bare(etag: str | None) -> str | None:
+    """The token within an ETag header: what event ids are made of."""
+    return etag.strip().removeprefix("W/").strip('"') or None if etag else None
+
+
+def all_of(failures: list[Unavailable]) -> Unavailable:
+    """One error for a round in which no base URL gave an answer that settles it."""
+    text = "; ".join(dict.fromkeys(failure.detail for failure in failures))
+    answered = [failure for failure in failures if not isinstance(failure, NoAnswer)]
+    if answered:
+        return Unavailable(text, retry_after_secs=min(failure.retry_after_secs for failure in answered))
+    return NoAnswer(text, reached=any(isinstance(failure, NoAnswer) and failure.reached for failure in failures))
+
+
+def one_line(text: str) -> str:
+    """Text of others, fit for one line of a log or a terminal."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:1000]
+
+
+def _problem(body: bytes) -> _Problem:
+    try:
+        return msgspec.json.decode(body, type=_Problem)
+    except (ValueError, RecursionError):
+        return _Problem()
+
+
+def _rejected(base: str, status: int, problem: _Problem) -> Rejected:
+    said = one_line(problem.detail or problem.title) or "no reason was given; is it a discovery service?"
+    faults = tuple(Fault(one_line(fault.path), one_line(fault.message)) for fault in problem.errors)
+    title = one_line(problem.title) or f"status {status}"
+    return Rejected(status, title, f"{base} answered {status}: {said}", faults=faults)
+
+
+def _not_now(base: str, status: int, retry_after: str, problem: _Problem) -> Unavailable:
+    said = one_line(problem.detail or problem.title)
+    wanted = retry_after.strip()
+    secs = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) < 9 else 1
+    text = f"{base} answered {status}" + (f": {said}" if said else "")
+    return Unavailable(text, retry_after_secs=min(secs, LONGEST_RETRY_AFTER_SECS))

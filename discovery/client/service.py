@@ -1,0 +1,63 @@
+"""Where the service is, who asks, and how its paths are written. Reads the token file; opens no connection."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import quote, urlencode, urlsplit
+
+from discovery.errors import Misconfigured
+
+Pairs = Sequence[tuple[str, str]]
+
+
+class Service:
+    """Base URLs in the order in which they are tried, and a file with a token.
+
+    The file is read for every request, since mounted tokens rotate. Raises ``Misconfigured`` for a URL that is none.
+    """
+
+    def __init__(self, urls: Iterable[str], token_path: str | os.PathLike[str] | None = None) -> None:
+        self.urls = tuple(dict.fromkeys(_base_url(url) for url in urls))
+        self._token_path = Path(token_path) if token_path is not None else None
+        if not self.urls:
+            raise Misconfigured("no URL of a discovery service was given")
+
+    def authorization(self) -> dict[str, str]:
+        """The header that names the caller, if a token is used."""
+        if self._token_path is None:
+            return {}
+        try:
+            token = self._token_path.read_text("ascii").strip()
+        except UnicodeDecodeError as error:
+            raise Misconfigured(f"the token file {self._token_path} holds more than ASCII") from error
+        except OSError as error:
+            raise Misconfigured(f"the token file {self._token_path} cannot be read: {error.strerror}") from error
+        if not token or not token.isprintable() or " " in token:
+            raise Misconfigured(f"the token file {self._token_path} must hold one token and nothing else")
+        return {"Authorization": f"Bearer {token}"}
+
+
+def _base_url(url: str) -> str:
+    advice = "write it like http://127.0.0.1:8080"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise Misconfigured(f"a URL of the service cannot be read: {advice}") from error
+    if "@" in parts.netloc:
+        raise Misconfigured("a URL of the service carries a user or password: give a token by its file instead")
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.fragment:
+        raise Misconfigured(f"{url!r} is not the URL of a service: {advice}")
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise Misconfigured(f"{url!r} is not the URL of a service: {advice}")
+    return url.rstrip("/")
+
+
+def path_of(*segments: str) -> str:
+    """A path from its segments; whatever they hold stays within its segment."""
+    return "".join("/" + quote(segment, safe="") for segment in segments)
+
+
+def target(path: str, query: Pairs) -> str:
+    """What is asked for at a base URL."""
+    return f"{path}?{urlencode(query, quote_via=quote)}" if query else path

@@ -1,0 +1,200 @@
+"""HTTP towards the service: base URLs tried in turn, deadlines on everything, and every failure as one of our errors.
+
+The only place that knows aiohttp. Cookies, redirects and proxies from the environment are never followed: answers come
+from the URLs that were given, or not at all. Knows nothing of pools; whether and when to try again is for the caller.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import aiohttp
+from yarl import URL
+
+from discovery import __version__
+from discovery.client.answers import Answer, NoAnswer, all_of, judged, one_line
+from discovery.client.service import Service
+from discovery.errors import Unavailable
+
+CONNECT_SECS = 3.0
+STREAM_OPENS_SECS = 10.0
+
+_BROKEN = (aiohttp.ClientError, OSError)
+
+
+class Request(NamedTuple):
+    """What is asked of whichever base URL answers; ``target`` is path and query, escaped."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = {}
+    body: bytes | None = None
+
+
+class Stream:
+    """An answer that does not end by itself, read as it comes."""
+
+    def __init__(self, base: str, response: aiohttp.ClientResponse) -> None:
+        self.base = base
+        self._response = response
+
+    async def read(self, silence_secs: float) -> bytes:
+        """The bytes that have come; empty at a clean end. Raises ``NoAnswer`` if broken off or silent for too long."""
+        try:
+            async with asyncio.timeout(silence_secs):
+                return await self._response.content.readany()
+        except TimeoutError as error:
+            raise NoAnswer(f"{self.base} was silent for {silence_secs:g} s", reached=True) from error
+        except _BROKEN as error:
+            raise _no_answer(self.base, error) from error
+
+
+class Connections:
+    """Connections for one use of the service, remembering which base URL answered last.
+
+    ``keep_alive`` false opens one per request. ``alone`` says that there is never more than one request at a time:
+    after a failure the next attempt is then made on a new connection, which a balancer may hand to another replica.
+    """
+
+    def __init__(self, service: Service, *, keep_alive: bool = True, alone: bool = False) -> None:
+        self._service = service
+        self._keep_alive = keep_alive
+        self._alone = alone
+        self._first = 0
+        self._session: aiohttp.ClientSession | None = None
+
+    async def request(self, request: Request, *, deadline_secs: float) -> Answer:
+        """The first answer that settles it, of one attempt per base URL, each within the deadline.
+
+        Raises ``Rejected`` for a 4xx, ``NoAnswer`` when nobody answered, ``Unavailable`` when only "not now" was heard.
+        """
+        failures: list[Unavailable] = []
+        bases, may_repeat = deque(self._in_turn()), self._alone
+        while bases:
+            base = bases.popleft()
+            try:
+                answer = await self._attempt(base, request, deadline_secs)
+            except Unavailable as failure:
+                await self._start_anew()
+                if may_repeat and isinstance(failure, NoAnswer) and failure.dropped:
+                    may_repeat = False
+                    bases.appendleft(base)
+                else:
+                    failures.append(failure)
+            else:
+                self._prefer(base)
+                return answer
+        raise all_of(failures)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        """An open stream of events from the first base URL that gives one; opening it raises as ``request`` does."""
+        base, response = await self._open_first(request)
+        self._prefer(base)
+        try:
+            yield Stream(base, response)
+        finally:
+            response.close()
+
+    def move_on(self) -> None:
+        """Begin with the next base URL: this one has just sent us away."""
+        self._first = (self._first + 1) % len(self._service.urls)
+
+    async def close(self) -> None:
+        """End every connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _in_turn(self) -> list[str]:
+        urls = self._service.urls
+        return [*urls[self._first :], *urls[: self._first]]
+
+    def _prefer(self, base: str) -> None:
+        self._first = self._service.urls.index(base)
+
+    async def _start_anew(self) -> None:
+        if self._alone:
+            await self.close()
+
+    async def _attempt(self, base: str, request: Request, deadline_secs: float) -> Answer:
+        limits = aiohttp.ClientTimeout(total=deadline_secs, sock_connect=min(CONNECT_SECS, deadline_secs))
+        return await _read(base, await self._send(base, request, limits))
+
+    async def _open_first(self, request: Request) -> tuple[str, aiohttp.ClientResponse]:
+        failures: list[Unavailable] = []
+        for base in self._in_turn():
+            try:
+                async with asyncio.timeout(STREAM_OPENS_SECS):
+                    return base, await self._open(base, request)
+            except Unavailable as failure:
+                failures.append(failure)
+            except TimeoutError:
+                failures.append(NoAnswer(f"{base} did not answer in time", reached=True))
+        raise all_of(failures)
+
+    async def _open(self, base: str, request: Request) -> aiohttp.ClientResponse:
+        wanted = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Cache-Control": "no-cache"}
+        forever = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECS)
+        response = await self._send(base, request._replace(headers={**request.headers, **wanted}), forever)
+        if response.status == 200:
+            if response.content_type == "text/event-stream":
+                return response
+            response.close()
+        else:
+            await _read(base, response)
+        raise Unavailable(f"{base} answered {response.status} but no stream of events: is it a discovery service?")
+
+    async def _send(self, base: str, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        headers = {**request.headers, **self._service.authorization()}
+        url = URL(base + request.target, encoded=True)
+        try:
+            return await self._open_session().request(
+                request.method, url, headers=headers, data=request.body, timeout=limits, allow_redirects=False
+            )
+        except _BROKEN as error:
+            raise _no_answer(base, error) from error
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=not self._keep_alive),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": f"pool-discovery/{__version__}"},
+                trust_env=False,
+            )
+        return self._session
+
+
+async def _read(base: str, response: aiohttp.ClientResponse) -> Answer:
+    try:
+        async with response:
+            body = await response.read()
+    except _BROKEN as error:
+        raise _no_answer(base, error) from error
+    return judged(base, response.status, response.headers, body)
+
+
+def _no_answer(base: str, error: Exception) -> NoAnswer:
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return NoAnswer(f"cannot connect to {base}: no answer in time", reached=False)
+        case aiohttp.ClientConnectorDNSError():
+            return NoAnswer(f"cannot connect to {base}: the name cannot be resolved", reached=False)
+        case aiohttp.ClientConnectorCertificateError():
+            return NoAnswer(f"cannot connect to {base}: {one_line(str(error.certificate_error))}", reached=False)
+        case aiohttp.ClientConnectorError():
+            return NoAnswer(f"cannot connect to {base}: {_reason(error)}", reached=False)
+        case TimeoutError():
+            return NoAnswer(f"{base} did not answer in time", reached=True)
+        case _:
+            dropped = isinstance(error, aiohttp.ServerDisconnectedError | OSError)
+            return NoAnswer(f"{base} broke the connection off", reached=True, dropped=dropped)
+
+
+def _reason(error: OSError) -> str:
+    known = error.errno is not None and error.errno > 0
+    return os.strerror(error.errno or 0) if known else one_line(error.strerror or str(error))

@@ -1,0 +1,241 @@
+"""``discovery serve``: composes every part, and ends them in the order in which readers are told first.
+
+    registrations ─→ replica ─→ join ─→ publisher ─→ routes and streams ─→ HTTP server
+
+The end: not ready → drain delay → streams end → server → replica → store. No part knows of another beyond its arguments.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from discovery import __version__
+from discovery.http.access import RateLimit
+from discovery.http.answers import App
+from discovery.http.api import Service, make_app, make_probe_app
+from discovery.http.server import CannotListen, HttpServer, Limits, run_async
+from discovery.http.streams import Streams
+from discovery.listing.join import Join
+from discovery.listing.publisher import Publisher
+from discovery.listing.snapshot import router_fragment
+from discovery.metrics import Counters
+from discovery.model import Listing, Router
+from discovery.settings import Address, ServeSettings
+from discovery.stores import Store
+from discovery.stores.memory import MemoryStore
+from discovery.stores.replica import Change, Replica
+
+log = logging.getLogger(__name__)
+
+RESTART_SECS = 0.5
+LAG_TICK_SECS = 0.25
+
+
+def run(settings: ServeSettings) -> int:
+    """Serve until SIGTERM or SIGINT; 0 after a clean end, 1 where an address cannot be listened on."""
+    for warning in settings.warnings:
+        log.warning("%s", warning)
+    try:
+        return run_async(_Process(settings).run())
+    except CannotListen as error:
+        log.error("%s", error)
+        return 1
+
+
+class _Process:
+    """All parts of one replica."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+        self._id = uuid.uuid4().hex[:8]
+        self._started_at = time.monotonic()
+        self._draining = False
+        self._lag_secs = 0.0
+        self._stop = asyncio.Event()
+        self._counters = Counters()
+        self._store = _open_store(settings, self._counters)
+        self._join = Join()
+        self._pools: Publisher[Listing] = Publisher("pools")
+        self._routers: Publisher[Router] = Publisher("routers")
+        self._streams = Streams(settings.max_streams)
+        self._replica = Replica(
+            self._store,
+            lease_secs=settings.lease_duration_secs,
+            heartbeat_secs=settings.heartbeat_interval_secs,
+            max_pools=settings.max_pools,
+            counters=self._counters,
+            on_change=self._on_change,
+        )
+        service = Service(
+            replica=self._replica,
+            pools=self._pools,
+            routers=self._routers,
+            streams=self._streams,
+            counters=self._counters,
+            rate_limit=RateLimit(settings.rate_limit),
+            stage=self._stage,
+            status=self._status,
+            lease_duration_secs=settings.lease_duration_secs,
+            heartbeat_interval_secs=settings.heartbeat_interval_secs,
+            max_body_bytes=settings.max_body_bytes,
+            cors_origin=settings.cors_origin,
+        )
+        self._server = self._listener(make_app(service), settings.listen)
+        self._probe_server = (
+            self._listener(make_probe_app(service), settings.health_listen) if settings.health_listen else None
+        )
+
+    def _listener(self, app: App, address: Address) -> HttpServer:
+        settings = self._settings
+        limits = Limits(
+            max_connections=settings.max_connections,
+            max_header_bytes=settings.max_header_bytes,
+            max_body_bytes=settings.max_body_bytes,
+            request_timeout_secs=settings.request_timeout_secs,
+            write_stall_timeout_secs=settings.write_stall_timeout_secs,
+            transfer_timeout_secs=settings.transfer_timeout_secs,
+            keep_alive_secs=settings.keep_alive_secs,
+        )
+        return HttpServer(app, host=address.host, port=address.port, limits=limits)
+
+    # ---- from start to end
+
+    async def run(self) -> int:
+        """Serve until told to stop."""
+        _make_collections_rare()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        self._routers.publish(
+            [((router.id,), router_fragment(router)) for router in self._settings.router], True, float("inf")
+        )
+        servers = [server for server in (self._server, self._probe_server) if server is not None]
+        for server in servers:
+            await server.start()
+        self._announce_start()
+        tasks = [
+            asyncio.create_task(_kept_running("the store's feed", self._replica.run)),
+            asyncio.create_task(self._measure_lag()),
+        ]
+        await self._stop.wait()
+        await self._end(servers, tasks)
+        return 0
+
+    async def _end(self, servers: Sequence[HttpServer], tasks: Sequence[asyncio.Task[None]]) -> None:
+        log.info("draining for %g s: not ready any more", self._settings.drain_delay_secs)
+        self._draining = True
+        for server in servers:
+            server.drain()
+        await asyncio.sleep(self._settings.drain_delay_secs)
+        self._streams.close()
+        self._pools.close()
+        self._routers.close()
+        await asyncio.gather(*(server.stop(self._settings.shutdown_grace_secs) for server in servers))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._store.close()
+        log.info("stopped")
+
+    def _announce_start(self) -> None:
+        settings = self._settings
+        shown = f"[{settings.listen.host}]" if ":" in settings.listen.host else settings.listen.host
+        log.info("discovery %s, replica %s, listens on %s:%d", __version__, self._id, shown, self._server.port)
+        log.info(
+            "registrations are kept in %s: %s", settings.registration_storage, settings.registration_storage_reason
+        )
+
+    def _on_change(self, changes: Sequence[Change], complete: bool, complete_until: float) -> None:
+        self._pools.publish(self._join.registered(changes), complete, complete_until)
+
+    async def _measure_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            expected = loop.time() + LAG_TICK_SECS
+            await asyncio.sleep(LAG_TICK_SECS)
+            self._lag_secs = max(0.0, time.monotonic() - expected)
+
+    # ---- what people ask
+
+    def _stage(self) -> tuple[str, str]:
+        if self._draining:
+            return "draining", "this replica is shutting down"
+        reason = self._replica.incomplete()
+        if not self._replica.listed:
+            return "store", str(reason)
+        if failing := self._replica.failing():
+            return "ready", f"the store fails, the last list is served: {failing}"
+        return "ready", "the list is complete" if reason is None else f"the list is not complete: {reason}"
+
+    def _status(self) -> dict[str, Any]:
+        stage, detail = self._stage()
+        everything = self._pools.everything
+        pools: Counter[str] = Counter()
+        frontends: Counter[str] = Counter()
+        for fragment in everything.members.values():
+            pools[fragment.entry.model] += 1
+            frontends[fragment.entry.model] += len(fragment.entry.frontends)
+        return {
+            "version": __version__,
+            "replica_id": self._id,
+            "uptime_secs": round(time.monotonic() - self._started_at, 3),
+            "stage": stage,
+            "detail": detail,
+            "complete": everything.complete,
+            "incomplete_because": self._replica.incomplete(),
+            "store": self._store.describe() | {"failing_because": self._replica.failing()},
+            "watchers": [],
+            "one_sided_pools": [],
+            "registrations": len(self._replica),
+            "pools": len(everything.members),
+            "models": {model: {"pools": pools[model], "frontends": frontends[model]} for model in sorted(pools)},
+            "shared_relay_addresses": self._join.shared_relay_addresses,
+            "streams": self._streams.streams,
+            "long_polls": self._streams.parked,
+            "streams_fell_behind": self._streams.fell_behind,
+            "connections": self._server.connections,
+            "requests_in_flight": self._server.in_flight,
+            "event_loop_lag_secs": round(self._lag_secs, 6),
+            "counters": self._counters.values(),
+        }
+
+
+def _open_store(settings: ServeSettings, counters: Counters) -> Store:
+    if settings.registration_storage == "memory":
+        return MemoryStore(settings.lease_duration_secs)
+    from discovery.stores.redis import RedisStore  # an optional store is imported when it is chosen
+
+    assert settings.redis_url is not None
+    return RedisStore(
+        settings.redis_url,
+        password_path=settings.redis_password_path,
+        prefix=settings.redis_prefix,
+        lease_secs=settings.lease_duration_secs,
+        timeout_secs=settings.store_timeout_ms / 1000,
+        counters=counters,
+    )
+
+
+async def _kept_running(what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run for ever what must never end: a fault of ours is logged whole, and the work begins anew."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("%s ended by a fault and begins again", what)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.sleep(RESTART_SECS)
+
+
+def _make_collections_rare() -> None:
+    """Listings live long and hold no cycles: full collections over all of them would only stop the loop."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

@@ -1,0 +1,379 @@
+"""The routes: decode, call, encode. One table of paths, each with its methods; errors become answers in ``answers``.
+
+The lists and the heartbeat are plain ASGI and are found ahead of the router, since they are nearly all of the traffic;
+everything else is Starlette's.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.routing import Route
+
+from discovery import __version__, registrations
+from discovery.errors import DiscoveryError, Rejected, Unavailable
+from discovery.http import openapi
+from discovery.http.access import RateLimit
+from discovery.http.answers import (
+    JSON,
+    NO_CACHE,
+    App,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    asked_wait,
+    encode_json,
+    header,
+    not_modified,
+    problem,
+    refuse,
+    tag_matches,
+    takes_gzip,
+)
+from discovery.http.streams import Streams
+from discovery.listing.publisher import Publisher, Selection
+from discovery.listing.snapshot import EVERYTHING, Filter
+from discovery.metrics import Counters
+from discovery.model import Accepted, Listing, Number, PoolKey, Router
+from discovery.stores.replica import Replica
+
+FILTERS = ("model", "cluster_id", "namespace", "capability", "region")
+_VARY = (b"vary", b"accept-encoding")
+_MIN_GZIP_BYTES = 512
+
+
+class Service(msgspec.Struct, frozen=True):
+    """What the routes stand on: the replica, the two published lists, the open streams, and facts for people."""
+
+    replica: Replica
+    pools: Publisher[Listing]
+    routers: Publisher[Router]
+    streams: Streams
+    counters: Counters
+    rate_limit: RateLimit
+    stage: Callable[[], tuple[str, str]]
+    status: Callable[[], dict[str, Any]]
+    lease_duration_secs: Number
+    heartbeat_interval_secs: Number
+    max_body_bytes: int
+    cors_origin: str | None
+
+
+def make_app(service: Service) -> App:
+    """The whole HTTP side as one ASGI application."""
+    pools = _List(service, service.pools, _pool_filter)
+    routers = _List(service, service.routers, _no_filter)
+    register = _guarded(_Register(service))
+    by_method: Mapping[str, App] = {"GET": _guarded(pools.get), "HEAD": _guarded(pools.get), "POST": register}
+    one = _OnePool(service)
+    hot = {"/pools": by_method}
+    cold = Starlette(
+        routes=[
+            Route("/pools", _Asgi(by_method), methods=["GET", "POST"]),
+            Route("/pools/events", _Asgi({"GET": _guarded(pools.events)}), methods=["GET"]),
+            Route(
+                "/pools/{key:path}",
+                _Asgi({"GET": _guarded(one.get), "DELETE": _guarded(one.delete)}),
+                methods=["GET", "DELETE"],
+            ),
+            Route("/routers", _Asgi({"GET": _guarded(routers.get)}), methods=["GET"]),
+            Route("/routers/events", _Asgi({"GET": _guarded(routers.events)}), methods=["GET"]),
+            Route("/registrations", _Asgi({"GET": _guarded(_Registrations(service))}), methods=["GET"]),
+            Route("/openapi.json", _Asgi({"GET": _json(openapi.document)}), methods=["GET"]),
+            Route("/status", _Asgi({"GET": _json(service.status)}), methods=["GET"]),
+            *probes(service),
+        ],
+        exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]
+    )
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        methods = hot.get(scope["path"])
+        handler = methods.get(scope["method"]) if methods else None
+        await (handler or cold)(scope, receive, send)
+
+    if service.cors_origin is None:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=[service.cors_origin],
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["*"],
+        expose_headers=["ETag", "Retry-After"],
+    )
+
+
+def make_probe_app(service: Service) -> App:
+    """The probes alone, for an address of their own."""
+    return Starlette(routes=probes(service), exception_handlers={HTTPException: _http_error})  # type: ignore[dict-item]
+
+
+def probes(service: Service) -> list[Route]:
+    """Liveness, readiness and metrics."""
+
+    async def live(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(send, 200, [JSON], b'{"status":"alive"}')
+
+    async def ready(scope: Scope, receive: Receive, send: Send) -> None:
+        stage, detail = service.stage()
+        body = encode_json({"stage": stage, "detail": detail})
+        await answer(send, 200 if stage == "ready" else 503, [JSON, NO_CACHE], body)
+
+    async def metrics(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(send, 200, [(b"content-type", b"text/plain; version=0.0.4")], service.counters.exposition())
+
+    return [
+        Route("/healthz", _Asgi({"GET": live}), methods=["GET"]),
+        Route("/readyz", _Asgi({"GET": ready}), methods=["GET"]),
+        Route("/metrics", _Asgi({"GET": metrics}), methods=["GET"]),
+    ]
+
+
+class _Asgi:
+    """An ASGI endpoint by method; a class, because Starlette takes plain functions for something else."""
+
+    def __init__(self, by_method: Mapping[str, App]) -> None:
+        self._by_method = by_method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._by_method[method](scope, receive, send)
+
+
+def _guarded(handler: App) -> App:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await handler(scope, receive, send)
+        except DiscoveryError as error:
+            await refuse(send, error)
+
+    return guarded
+
+
+def _json(make: Callable[[], Any]) -> App:
+    async def handler(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(send, 200, [JSON, NO_CACHE], encode_json(make()))
+
+    return handler
+
+
+async def _http_error(request: Request, error: HTTPException) -> App:
+    async def response(scope: Scope, receive: Receive, send: Send) -> None:
+        detail = error.detail
+        if error.status_code == 404:
+            detail = "There is nothing here; /openapi.json lists every path."
+        elif error.status_code == 405:
+            detail = f"This path takes {(error.headers or {}).get('Allow', 'other methods')}."
+        headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+        await problem(send, error.status_code, detail, headers=headers)
+
+    return response
+
+
+class _List:
+    """A published list: whole, filtered, conditional, waiting, compressed, and as a stream."""
+
+    def __init__(
+        self,
+        service: Service,
+        publisher: Publisher[Any],
+        parse: Callable[[bytes], tuple[Filter, Callable[[Any], bool]]],
+    ) -> None:
+        self._service = service
+        self._publisher = publisher
+        self._parse = parse
+        self._head: tuple[str, int, Headers] = ("", -1, [])
+
+    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        selection = self._selection(scope)
+        wanted = encoding = prefer = None
+        for name, value in scope["headers"]:
+            if name == b"if-none-match":
+                wanted = value if wanted is None else wanted + b", " + value
+            elif name == b"accept-encoding":
+                encoding = value
+            elif name == b"prefer":
+                prefer = value
+        applied: Headers = []
+        if wanted is not None and tag_matches(wanted, selection.token):
+            wait_secs = asked_wait(scope) if prefer is not None else 0
+            if wait_secs:
+                applied.append((b"preference-applied", b"wait=%d" % wait_secs))
+            if not wait_secs or not await self._service.streams.park(selection, selection.token, wait_secs):
+                await not_modified(send, [_etag(selection.token), NO_CACHE, _VARY, *applied])
+                return
+        token = selection.token
+        body = selection.body()
+        if encoding is not None and len(body) >= _MIN_GZIP_BYTES and takes_gzip(encoding):
+            body = await selection.gzipped()
+            applied.append((b"content-encoding", b"gzip"))
+        await answer(send, 200, [JSON, _etag(token), NO_CACHE, _VARY, *applied], body)
+
+    async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._service.streams.serve(scope, receive, send, self._selection(scope))
+
+    def _selection(self, scope: Scope) -> Selection[Any]:
+        publisher = self._publisher
+        if not publisher.ready:
+            raise Unavailable(f"There is no list yet: {self._service.stage()[1]}.")
+        query = scope["query_string"]
+        return publisher.select(*self._parse(query)) if query else publisher.everything
+
+
+class _Register:
+    """``POST /pools``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        lease, heartbeat = service.lease_duration_secs, service.heartbeat_interval_secs
+        self._created = encode_json(Accepted(lease, heartbeat, True))
+        self._renewed = encode_json(Accepted(lease, heartbeat, False))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _check_content_type(scope)
+        self._service.rate_limit.check(scope)
+        _no_parameters(scope["query_string"])
+        body = await _body(receive, self._service.max_body_bytes)
+        if body is None:
+            return
+        created = await self._service.replica.put(registrations.parse(body))
+        await answer(send, 200, [JSON], self._created if created else self._renewed)
+
+
+class _OnePool:
+    """``GET`` and ``DELETE /pools/{cluster_id}/{namespace}/{dgd_name}``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _no_parameters(scope["query_string"])
+        key = _key(scope)
+        publisher = self._service.pools
+        selection = publisher.everything
+        fragment = selection.members.get(key) if publisher.ready else None
+        if fragment is None:
+            if publisher.ready and selection.complete:
+                raise Rejected(404, "Not listed", f"The pool {key} is not listed.")
+            raise Unavailable(
+                f"The pool {key} is not listed, but the list is not complete: {self._service.stage()[1]}."
+            )
+        wanted = header(scope, b"if-none-match")
+        if wanted is not None and tag_matches(wanted, fragment.token):
+            await not_modified(send, [_etag(fragment.token), NO_CACHE])
+        else:
+            await answer(send, 200, [JSON, _etag(fragment.token), NO_CACHE], fragment.body)
+
+    async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parameters = _parameters(scope["query_string"], ("instance_id",))
+        instances = parameters.get("instance_id", [])
+        if len(instances) > 1:
+            raise Rejected(400, "Bad query", "instance_id may be given once.")
+        await self._service.replica.delete(_key(scope), instances[0] if instances else None)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Registrations:
+    """``GET /registrations``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _no_parameters(scope["query_string"])
+        replica = self._service.replica
+        if not replica.listed:
+            raise Unavailable(f"There are no registrations yet: {replica.incomplete()}.")
+        entries = [
+            {"registration": msgspec.Raw(known.value), "lease_left_secs": round(known.lease_left_secs, 3)}
+            for known in replica.known()
+        ]
+        reason = replica.incomplete()
+        body = encode_json({"complete": reason is None, "reason": reason, "registrations": entries})
+        await answer(send, 200, [JSON, NO_CACHE], body)
+
+
+def _etag(token: str) -> tuple[bytes, bytes]:
+    return (b"etag", b'W/"%b"' % token.encode())
+
+
+def _check_content_type(scope: Scope) -> None:
+    value = header(scope, b"content-type")
+    if value is None or value.partition(b";")[0].strip().lower() != b"application/json":
+        raise Rejected(415, "Unsupported Media Type", "Send the body with the header Content-Type: application/json.")
+
+
+async def _body(receive: Receive, limit: int) -> bytes | None:
+    """The whole body; None where the client left before its end."""
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        body: bytes = message.get("body", b"")
+        chunks = [body]
+    else:
+        chunks = []
+        size = 0
+        while message["type"] == "http.request":
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > limit or not message.get("more_body"):
+                break
+            message = await receive()
+        else:
+            return None
+        body = b"".join(chunks)
+    if len(body) > limit:
+        raise Rejected(
+            413, "Content Too Large", f"The body is over {limit:,} bytes.", headers=(("connection", "close"),)
+        )
+    return body
+
+
+def _key(scope: Scope) -> PoolKey:
+    """The pool that the path names; from the raw path, since a part may hold an escaped slash."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    try:
+        return registrations.key_from_path(raw.partition(b"?")[0].removeprefix(b"/pools/").decode("ascii"))
+    except ValueError as error:
+        raise Rejected(404, "No such pool", f"The path names no pool: {error}.") from None
+
+
+def _parameters(query: bytes, known: tuple[str, ...]) -> dict[str, list[str]]:
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=1000)
+    except ValueError:
+        raise Rejected(400, "Bad query", "The query is not percent-encoded UTF-8.") from None
+    parameters: dict[str, list[str]] = {}
+    for name, value in pairs:
+        if name not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes none"
+            raise Rejected(400, "Bad query", f"Unknown query parameter {name!r}; this path {takes}.")
+        if not value:
+            raise Rejected(400, "Bad query", f"The query parameter {name} is empty.")
+        parameters.setdefault(name, []).append(value)
+    return parameters
+
+
+def _no_parameters(query: bytes) -> None:
+    if query:
+        _parameters(query, ())
+
+
+@lru_cache(maxsize=1024)
+def _pool_filter(query: bytes) -> tuple[Filter, Callable[[Listing], bool]]:
+    wanted = Filter(**{name: frozenset(values) for name, values in _parameters(query, FILTERS).items()})
+    return wanted, wanted.matches
+
+
+def _no_filter(query: bytes) -> tuple[Filter, Callable[[Any], bool]]:
+    _no_parameters(query)
+    return EVERYTHING, lambda entry: True

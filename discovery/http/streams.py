@@ -1,0 +1,233 @@
+"""Server-sent events: one small object per subscriber, written to from the publisher's own turn.
+
+A subscriber that is up to date costs no task of its own beyond the request's, which sleeps until the client leaves. One
+that cannot take a write at once is stepped out of the publisher's way and catches up from the journal, or with a new
+snapshot, at its own speed: it holds a token, never a queue.
+"""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+from discovery.http.answers import NO_CACHE, Headers, Message, Receive, Scope, Send, header, too_many
+from discovery.listing.publisher import Selection
+
+COMMENT_SECS = 15
+RETRY_MS = (1000, 3000)
+PIECE_BYTES = 65_536
+
+_COMMENT: Message = {"type": "http.response.body", "body": b":\n\n", "more_body": True}
+
+
+class Streams:
+    """All open streams and parked polls of one replica, under one cap."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: list[set[Stream]] = [set() for _ in range(COMMENT_SECS)]
+        self._parked = 0
+        self._turn = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.fell_behind = 0
+        self.closed = False
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return sum(map(len, self._open))
+
+    @property
+    def parked(self) -> int:
+        """How many long polls wait."""
+        return self._parked
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, selection: Selection[Any]) -> None:
+        """Answer one subscription, from its first byte to its last. Raises ``Rejected`` above the cap."""
+        self._check_room()
+        headers: Headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            NO_CACHE,
+            (b"x-accel-buffering", b"no"),
+        ]
+        stream = Stream(self, selection, send, _last_event_id(scope))
+        slot = self._open[random.randrange(COMMENT_SECS)]  # noqa: S311
+        slot.add(stream)
+        selection.readers += 1
+        self._start_comments()
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            if scope["method"] == "HEAD":
+                await send({"type": "http.response.body", "body": b""})
+                return
+            await send({"type": "http.response.body", "body": _retry(), "more_body": True})
+            await stream.catch_up()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        finally:
+            slot.discard(stream)
+            selection.readers -= 1
+            stream.leave()
+
+    async def park(self, selection: Selection[Any], token: str, wait_secs: float) -> bool:
+        """Wait until the selection's token is another; false where it still is the same at the end."""
+        self._check_room()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_secs
+        self._parked += 1
+        selection.readers += 1
+        try:
+            while selection.token == token:
+                left = until - loop.time()
+                if left <= 0 or self.closed:
+                    return False
+                await selection.changed(left)
+            return True
+        finally:
+            self._parked -= 1
+            selection.readers -= 1
+
+    def close(self) -> None:
+        """End every stream: a jittered ``retry``, then the regular end of the body."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for slot in self._open:
+            for stream in list(slot):
+                stream.end()
+
+    def _check_room(self) -> None:
+        if self.closed or self.streams + self._parked >= self._limit:
+            raise too_many("streams and long polls", self._limit)
+
+    def _start_comments(self) -> None:
+        if self._timer is None and not self.closed:
+            self._timer = asyncio.get_running_loop().call_later(1.0, self._comment)
+
+    def _comment(self) -> None:
+        """A comment to one slot of the streams each second, so that each stream hears one every 15 s."""
+        self._timer = None
+        for stream in list(self._open[self._turn]):
+            stream.comment()
+        self._turn = (self._turn + 1) % COMMENT_SECS
+        if any(self._open):
+            self._start_comments()
+
+
+class Stream:
+    """One subscriber; ``token`` names the state that it has assembled so far."""
+
+    __slots__ = ("_selection", "_send", "_streams", "_task", "gone", "token")
+
+    def __init__(self, streams: Streams, selection: Selection[Any], send: Send, token: str | None) -> None:
+        self._streams = streams
+        self._selection = selection
+        self._send = send
+        self._task: asyncio.Task[None] | None = None
+        self.token = token
+        self.gone = False
+
+    def offer(self, frames: bytes, token: str) -> bool:
+        """See ``publisher.Subscriber``."""
+        if not self._write_now(_shared_message(frames)):
+            return False
+        self.token = token
+        return True
+
+    def fall_behind(self) -> None:
+        """See ``publisher.Subscriber``."""
+        if not self.gone and self._task is None:
+            self._streams.fell_behind += 1
+            self._task = asyncio.create_task(self._catch_up_alone())
+
+    async def catch_up(self) -> None:
+        """Bring the reader to the present at its own speed, then leave it to the publisher."""
+        selection = self._selection
+        while not self.gone:
+            if self._streams.closed:
+                await self._send({"type": "http.response.body", "body": _retry(), "more_body": False})
+                self.gone = True
+            elif selection.pending:
+                await selection.changed(None)
+            elif self.token == selection.published:
+                selection.subscribers.add(self)
+                return
+            else:
+                await self._take_steps(selection)
+
+    async def _take_steps(self, selection: Selection[Any]) -> None:
+        steps = selection.since(self.token) if self.token is not None else None
+        if steps is None:
+            token, pieces = selection.snapshot_event()
+            for piece in pieces:
+                await self._write(piece)
+            self.token = token
+        for token, frames in steps or ():
+            await self._write(frames)
+            self.token = token
+
+    def comment(self) -> None:
+        """Keep proxies from closing the stream; a reader that is busy needs none."""
+        if self in self._selection.subscribers:
+            self._write_now(_COMMENT)
+
+    def end(self) -> None:
+        """Send the last ``retry`` and end the body, now or when the reader has caught up."""
+        if self in self._selection.subscribers:
+            self._selection.subscribers.discard(self)
+            if self._write_now({"type": "http.response.body", "body": _retry(), "more_body": False}):
+                self.gone = True
+            else:
+                self.fall_behind()
+
+    def leave(self) -> None:
+        """The client is gone: forget it."""
+        self.gone = True
+        self._selection.subscribers.discard(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _catch_up_alone(self) -> None:
+        try:
+            await self.catch_up()
+        finally:
+            self._task = None
+
+    async def _write(self, data: bytes) -> None:
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data if len(data) <= PIECE_BYTES else data[start : start + PIECE_BYTES]
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            if self.gone:
+                return
+
+    def _write_now(self, message: Message) -> bool:
+        """Step the send by hand: it ends in one step, or the reader's buffer is full and nothing was written."""
+        sending: Coroutine[Any, Any, None] = self._send(message)  # type: ignore[assignment]
+        try:
+            sending.send(None)
+        except StopIteration:
+            return True
+        except (OSError, RuntimeError):  # the connection is closing; its request's task will hear of it
+            return True
+        sending.close()
+        return False
+
+
+_last_message: tuple[bytes, Message] = (b"", {})
+
+
+def _shared_message(frames: bytes) -> Message:
+    """The same message for every subscriber of one round."""
+    global _last_message
+    if _last_message[0] is not frames:
+        _last_message = (frames, {"type": "http.response.body", "body": frames, "more_body": True})
+    return _last_message[1]
+
+
+def _retry() -> bytes:
+    return b"retry: %d\n\n" % random.randint(*RETRY_MS)  # noqa: S311
+
+
+def _last_event_id(scope: Scope) -> str | None:
+    value = header(scope, b"last-event-id")
+    return value.decode("ascii", "replace") if value else None

@@ -1,0 +1,128 @@
+"""Listings as ready bytes: one fragment per listing, the body they join to, its ETag, and the event frames.
+
+Pure, and the only place that knows what the published bytes look like. Each listing is encoded and hashed once, when it
+changes; a body is a join of fragments; an ETag is a sum of their hashes, so that it costs one addition per change and is
+equal on every replica whatever order things happened in.
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+import msgspec
+
+from discovery.model import Listing, PoolKey, Router
+
+Entry = TypeVar("Entry", Listing, Router)
+Key = tuple[str, ...]
+
+_encode = msgspec.json.Encoder().encode
+_DIGEST_BYTES = 32
+_DIGEST_RANGE = 1 << (8 * _DIGEST_BYTES)
+PIECE_BYTES = 65_536
+
+
+class Fragment(Generic[Entry]):
+    """One listing with its bytes: its sort key, the JSON of the listing and of its key, and the hash as a number."""
+
+    __slots__ = ("body", "digest", "entry", "key")
+
+    def __init__(self, key: Key, entry: Entry) -> None:
+        self.key = key
+        self.entry = entry
+        self.body = _encode(entry)
+        self.digest = int.from_bytes(blake2b(self.body, digest_size=_DIGEST_BYTES).digest(), "big")
+
+    @property
+    def token(self) -> str:
+        """The bare ETag of this listing alone."""
+        return f"{self.digest >> (8 * _DIGEST_BYTES - 128):032x}"
+
+
+def pool_fragment(listing: Listing) -> Fragment[Listing]:
+    """The bytes of one pool."""
+    return Fragment(listing.key, listing)
+
+
+def router_fragment(router: Router) -> Fragment[Router]:
+    """The bytes of one router."""
+    return Fragment((router.id,), router)
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which pools a reader asked for. Values of one field are alternatives, except capabilities, which all must be there.
+
+    An empty field asks for nothing in particular; the empty filter matches every listing.
+    """
+
+    model: frozenset[str] = frozenset()
+    cluster_id: frozenset[str] = frozenset()
+    namespace: frozenset[str] = frozenset()
+    capability: frozenset[str] = frozenset()
+    region: frozenset[str] = frozenset()
+
+    def matches(self, listing: Listing) -> bool:
+        """Whether a reader with this filter sees the pool."""
+        return (
+            (not self.model or listing.model in self.model)
+            and (not self.cluster_id or listing.cluster_id in self.cluster_id)
+            and (not self.namespace or listing.namespace in self.namespace)
+            and (not self.region or listing.location.region in self.region)
+            and (not self.capability or self.capability.issubset(listing.capabilities))
+        )
+
+
+EVERYTHING = Filter()
+
+
+def digest_sum(total: int, removed: int, added: int) -> int:
+    """The running sum after one listing was replaced; zero stands for no listing."""
+    return (total - removed + added) % _DIGEST_RANGE
+
+
+def token(total: int, complete: bool) -> str:
+    """The bare ETag of a list: from its content and ``complete`` alone."""
+    content = total.to_bytes(_DIGEST_BYTES, "big") + (b"\1" if complete else b"\0")
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def body(collection: str, complete: bool, fragments: list[bytes]) -> bytes:
+    """The JSON of a whole list, for example ``{"complete":true,"pools":[…]}``."""
+    return b"".join(body_pieces(collection, complete, fragments, len(fragments) or 1))
+
+
+def body_pieces(collection: str, complete: bool, fragments: list[bytes], at_once: int | None = None) -> Iterator[bytes]:
+    """The same JSON in pieces of about 64 KiB, so that a slow reader never holds a copy of a long list."""
+    before = b'{"complete":%s,"%s":[' % (b"true" if complete else b"false", collection.encode())
+    if not fragments:
+        yield before + b"]}"
+        return
+    step = at_once or max(1, PIECE_BYTES * len(fragments) // max(1, sum(map(len, fragments))))
+    for start in range(0, len(fragments), step):
+        chunk = fragments[start : start + step]
+        chunk[0] = before + chunk[0]
+        if start + step >= len(fragments):
+            chunk[-1] += b"]}"
+        yield b",".join(chunk)
+        before = b","
+
+
+def put_frame(fragment: Fragment[Entry]) -> bytes:
+    """The event of a listing that appeared or changed."""
+    return b"event: put\ndata: %b\n" % fragment.body
+
+
+def delete_frame(key: Key) -> bytes:
+    """The event of a listing that left; its data is the key as an object."""
+    identity = PoolKey(*key)._asdict() if len(key) == 3 else {"id": key[0]}
+    return b"event: delete\ndata: %b\n" % _encode(identity)
+
+
+def complete_frame(complete: bool) -> bytes:
+    """The event of a change in completeness."""
+    return b'event: complete\ndata: {"complete":%s}\n' % (b"true" if complete else b"false")
+
+
+def join_frames(frames: Sequence[bytes], last_id: str) -> bytes:
+    """The events of one published snapshot; only the last carries an id, so that a cut in between resumes from before."""
+    return b"\n".join(frames) + b"id: %b\n\n" % last_id.encode()

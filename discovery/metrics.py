@@ -1,0 +1,45 @@
+"""What is counted: one registry per process, bound counters in the hot paths, label values from fixed sets only."""
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+
+
+class Counters:
+    """The counters of one replica; made once by ``serve`` and handed to whoever counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.feed_connections = self._counter("feed_connections", "Subscriptions made to the store's announcements.")
+        self.announcements_ignored = self._counter(
+            "announcements_ignored", "Announcements skipped because they were broken, foreign or of another epoch."
+        )
+        self.registrations_ignored = self._counter(
+            "registrations_ignored", "Stored or announced values skipped because they are no registration."
+        )
+        self.alternating_registrations = self._counter(
+            "alternating_registrations",
+            "Changes back to the registration before: a pool's relays say different things.",
+        )
+        self._relists = Counter(
+            "discovery_relists", "Full lists read from the store, by cause.", ["cause"], registry=self.registry
+        )
+
+    def relisted(self, cause: str) -> None:
+        """Count one full list; ``cause`` is one of the fixed words of ``Gone``, or ``unavailable``."""
+        self._relists.labels(cause).inc()
+
+    def exposition(self) -> bytes:
+        """All of it as Prometheus text."""
+        return generate_latest(self.registry)
+
+    def values(self) -> dict[str, float]:
+        """All of it as plain numbers, for people."""
+        return {
+            sample.name.removeprefix("discovery_").removesuffix("_total")
+            + "".join(f"_{value}" for value in sample.labels.values()): sample.value
+            for family in self.registry.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        }
+
+    def _counter(self, name: str, documentation: str) -> Counter:
+        return Counter(f"discovery_{name}", documentation, registry=self.registry)
