@@ -119,7 +119,9 @@ class FakeService:
         return hashlib.sha256(self.body()).hexdigest()[:16]
 
     def body(self) -> bytes:
-        return json.dumps({"complete": self.complete, "pools": [self.pools[key] for key in sorted(self.pools)]}).encode()
+        return json.dumps(
+            {"complete": self.complete, "pools": [self.pools[key] for key in sorted(self.pools)]}
+        ).encode()
 
     def requests(self, method: str) -> list[Seen]:
         return [request for request in self.seen if request.method == method]
@@ -213,7 +215,10 @@ class FakeService:
         if (method, parts) == ("GET", ["pools"]):
             await self._write(writer, 200, self.body(), f'ETag: W/"{self.token}"')
         elif (method, parts) == ("GET", ["routers"]):
-            routers = {"complete": True, "routers": [{"id": "r2", "url": "http://r2"}, {"id": "r1", "url": "http://r1"}]}
+            routers = {
+                "complete": True,
+                "routers": [{"id": "r2", "url": "http://r2"}, {"id": "r1", "url": "http://r1"}],
+            }
             await self._write(writer, 200, json.dumps(routers).encode(), 'ETag: W/"routers"')
         elif (method, parts) == ("POST", ["pools"]):
             said = BLANK | json.loads(body)
@@ -258,5 +263,3 @@ class FakeService:
         finally:
             stream.gone = True
         return False
-
-

@@ -41,15 +41,21 @@ def parsed(chunks: Iterable[bytes]) -> tuple[list[Event], str, float | None]:
     [
         pytest.param(b"data: a\n\n", [Event("message", "a", None)], id="no name"),
         pytest.param(b"event: put\ndata: a\nid: 1\n\n", [Event("put", "a", "1")], id="all fields"),
-        pytest.param(b"data: a\r\rdata: b\r\n\r\ndata: c\n\n", [Event("message", x, None) for x in "abc"], id="line ends"),
-        pytest.param(b"data: a\ndata:b\ndata\ndata:  c\n\n", [Event("message", "a\nb\n\n c", None)], id="many data lines"),
+        pytest.param(
+            b"data: a\r\rdata: b\r\n\r\ndata: c\n\n", [Event("message", x, None) for x in "abc"], id="line ends"
+        ),
+        pytest.param(
+            b"data: a\ndata:b\ndata\ndata:  c\n\n", [Event("message", "a\nb\n\n c", None)], id="many data lines"
+        ),
         pytest.param(b": hello\n:\n\ndata: a\n: in between\n\n", [Event("message", "a", None)], id="comments"),
         pytest.param(b"\xef\xbb\xbfdata: a\n\n", [Event("message", "a", None)], id="byte order mark"),
         pytest.param(b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\ndata: b\n\n", [Event("message", "b", None)], id="two marks"),
         pytest.param(b"id: 1\0\ndata: a\n\n", [Event("message", "a", None)], id="id with NUL"),
         pytest.param(b"id\ndata: a\n\n", [Event("message", "a", "")], id="empty id"),
         pytest.param(b"event: put\n\ndata: a\n\n", [Event("message", "a", None)], id="name without data"),
-        pytest.param(b"nonsense: x\nDATA: x\ndata : x\ndata: a\n\n", [Event("message", "a", None)], id="unknown fields"),
+        pytest.param(
+            b"nonsense: x\nDATA: x\ndata : x\ndata: a\n\n", [Event("message", "a", None)], id="unknown fields"
+        ),
         pytest.param(b"data: \xff\xfe\xc3\xa9\n\n", [Event("message", "\ufffd\ufffd\u00e9", None)], id="bad UTF-8"),
         pytest.param(b"data: a\n", [], id="no empty line, no event"),
         pytest.param(b"data\n\n", [Event("message", "", None)], id="empty data"),
@@ -352,7 +358,17 @@ async def test_a_token_is_read_again_for_each_request_and_never_shown(service: F
 
 @pytest.mark.parametrize(
     "url",
-    ["", "discovery:8080", "ftp://a", "http://", "http://a:99999", "http://[::1", "http://a/?x=1", "http://a b", "http://a:0"],
+    [
+        "",
+        "discovery:8080",
+        "ftp://a",
+        "http://",
+        "http://a:99999",
+        "http://[::1",
+        "http://a/?x=1",
+        "http://a b",
+        "http://a:0",
+    ],
 )
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(Misconfigured):
@@ -652,7 +668,9 @@ async def test_the_post_in_flight_ends_before_the_delete_is_sent(service: FakeSe
     async with Client(service.url) as client:
         heartbeat = client.register(REGISTRATION)
         await heartbeat.__aenter__()
-        service.can("POST", Canned(200, {"lease_duration_secs": 15, "heartbeat_interval_secs": 5, "created": False}, gate=gate))
+        service.can(
+            "POST", Canned(200, {"lease_duration_secs": 15, "heartbeat_interval_secs": 5, "created": False}, gate=gate)
+        )
         await until(lambda: len(service.requests("POST")) == 2)
         leaving = asyncio.create_task(heartbeat.__aexit__())
         leaving.add_done_callback(lambda _: order.append("left"))
