@@ -1,11 +1,11 @@
 """List-watch, once, for every source: list, then watch from there, and list again whenever the watch cannot go on.
 
-A source is anything with ``list()`` and ``watch(position)``: a store of registrations, a cluster's slices. This loop owns
-all resuming and backing off; the source owns what a position is. Knows nothing of what the items mean.
+A source is anything with ``list_all()`` and ``watch(position)``: a store of registrations, a cluster's slices. This
+loop owns all resuming and backing off; the source owns what a position is. Knows nothing of what the items mean.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol, TypeVar
 
 from discovery.backoff import Backoff
@@ -19,11 +19,17 @@ Event_co = TypeVar("Event_co", covariant=True)
 class Source(Protocol[Listing, Event_co]):
     """Something that can be listed, and watched from where the list was taken."""
 
-    async def list(self) -> Listing:
-        """Everything there is, and the position for ``watch``. Raises ``Unavailable``, or ``Gone`` to be asked again."""
+    async def list_all(self) -> Listing:
+        """Everything there is, and the position for ``watch``.
+
+        Raises ``Unavailable``, or ``Gone`` to be asked again.
+        """
 
     def watch(self, listed: Listing) -> AsyncIterator[Event_co]:
-        """What happens after ``listed``, without end. Raises ``Gone`` to be listed again, ``Unavailable`` when it fails."""
+        """What happens after ``listed``, without end.
+
+        Raises ``Gone`` to be listed again, ``Unavailable`` when it fails.
+        """
 
 
 class Interrupted:
@@ -37,7 +43,7 @@ class Interrupted:
 
 async def follow(
     source: Source[Listing, Event], backoff: Backoff, quiet_secs: float = 5.0
-) -> AsyncIterator[Listing | Event | Interrupted]:
+) -> AsyncGenerator[Listing | Event | Interrupted, None]:
     """Everything that a source tells, for ever: lists, events, and interruptions.
 
     The first new attempt after a watch that lasted comes at once where the position was gone; every other waits for the
@@ -47,7 +53,7 @@ async def follow(
     while True:
         watching_since = loop.time()
         try:
-            listed = await source.list()
+            listed = await source.list_all()
             watching_since = loop.time()
             yield listed
             async for event in source.watch(listed):

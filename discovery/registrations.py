@@ -107,7 +107,10 @@ def listing(registration: Registration) -> Listing:
 
 
 def key_path(key: PoolKey) -> str:
-    """``cluster_id/namespace/dgd_name`` with each part percent-encoded where needed: reversible, as in keys and URLs."""
+    """``cluster_id/namespace/dgd_name`` with each part percent-encoded where needed.
+
+    Reversible; the form in keys and URLs.
+    """
     return "/".join(part if _plain_part(part) else quote(part, safe="") for part in key)
 
 

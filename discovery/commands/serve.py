@@ -2,7 +2,8 @@
 
     registrations ─→ replica ─→ join ─→ publisher ─→ routes and streams ─→ HTTP server
 
-The end: not ready → drain delay → streams end → server → replica → store. No part knows of another beyond its arguments.
+The end: not ready → drain delay → streams end → server → replica → store. No part knows of another beyond its
+arguments.
 """
 
 import asyncio
@@ -212,9 +213,8 @@ def _open_store(settings: ServeSettings, counters: Counters) -> Store:
         return MemoryStore(settings.lease_duration_secs)
     from discovery.stores.redis import RedisStore  # an optional store is imported when it is chosen
 
-    assert settings.redis_url is not None
     return RedisStore(
-        settings.redis_url,
+        settings.redis_url or "",
         password_path=settings.redis_password_path,
         prefix=settings.redis_prefix,
         lease_secs=settings.lease_duration_secs,

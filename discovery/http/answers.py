@@ -86,7 +86,10 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def tag_matches(header_value: bytes, token: str) -> bool:
-    """Whether ``If-None-Match`` names the token: weakly compared, as a list, or ``*``. Malformed parts match nothing."""
+    """Whether ``If-None-Match`` names the token.
+
+    It is compared weakly, as a list, or is ``*``. Malformed parts match nothing.
+    """
     if header_value == b'W/"%b"' % token.encode():
         return True
     if header_value.strip() == b"*":
@@ -112,5 +115,5 @@ def takes_gzip(value: bytes) -> bool:
     for part in value.lower().split(b","):
         coding, _, parameters = part.partition(b";")
         weight = parameters.replace(b" ", b"").removeprefix(b"q=")
-        quality[coding.strip()] = not weight.replace(b"0", b"").replace(b".", b"") == b"" if parameters else True
+        quality[coding.strip()] = not parameters or weight.strip(b"0.") != b""
     return quality.get(b"gzip", quality.get(b"x-gzip", quality.get(b"*", False)))

@@ -4,8 +4,6 @@ The lists and the heartbeat are plain ASGI and are found ahead of the router, si
 everything else is Starlette's.
 """
 
-import asyncio
-import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -18,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.routing import Route
 
-from discovery import __version__, registrations
+from discovery import registrations
 from discovery.errors import DiscoveryError, Rejected, Unavailable
 from discovery.http import openapi
 from discovery.http.access import RateLimit

@@ -1,9 +1,10 @@
 """The published value: what every reader sees, and the one place that wakes them.
 
-Changes come in from the join, one call per event; readers hold an ETag, never a queue. A ``Selection`` is the list as one
-filter sees it: its members, its token, its body made when first read, and a bounded journal of ready frames. Streams are
-written to from the publisher's own turn: the first change after a quiet moment at once, what follows together, after a
-pause in proportion to what the last round cost. Knows nothing of HTTP: a subscriber is whatever takes bytes.
+Changes come in from the join, one call per event; readers hold an ETag, never a queue. A ``Selection`` is the list as
+one filter sees it: its members, its token, its body made when first read, and a bounded journal of ready frames.
+Streams are written to from the publisher's own turn: the first change after a quiet moment at once, what follows
+together, after a pause in proportion to what the last round cost. Knows nothing of HTTP: a subscriber is whatever
+takes bytes.
 """
 
 import asyncio
@@ -37,11 +38,14 @@ class Subscriber(Protocol):
 
 
 class Selection(Generic[Entry]):
-    """The list as one filter sees it. ``token`` and ``body()`` are live; ``published`` is what streams have been told."""
+    """The list as one filter sees it.
+
+    ``token`` and ``body()`` are live; ``published`` is what streams have been told.
+    """
 
     def __init__(self, collection: str, matches: Callable[[Entry], bool] | None, complete: bool) -> None:
         self._collection = collection
-        self._matches = matches
+        self._matches: Callable[[Entry], bool] | None = matches
         self.members: dict[Key, Fragment[Entry]] = {}
         self.complete = complete
         self.subscribers: set[Subscriber] = set()
@@ -99,7 +103,7 @@ class Selection(Generic[Entry]):
                 future.set_result(_gzip(body))
             else:
                 worker = asyncio.get_running_loop().run_in_executor(None, _gzip, body)
-                worker.add_done_callback(lambda done: future.cancelled() or future.set_result(done.result()))
+                worker.add_done_callback(lambda done: None if future.done() else future.set_result(done.result()))
         return await asyncio.shield(self._gzip[1])
 
     def apply(self, key: Key, fragment: Fragment[Entry] | None) -> None:
@@ -139,7 +143,10 @@ class Selection(Generic[Entry]):
         self._waiting.clear()
 
     def since(self, token: str | None) -> list[tuple[str, bytes]] | None:
-        """The published changes after ``token`` as (token, frames); None where the journal does not reach back so far."""
+        """The published changes after ``token`` as (token, frames).
+
+        None where the journal does not reach back so far.
+        """
         if token == self.published:
             return []
         steps: list[tuple[str, bytes]] = []
@@ -195,7 +202,7 @@ class Selection(Generic[Entry]):
     def _record(self, frames: bytes) -> None:
         self._journal.append((self.published, frames))
         self._journal_bytes += len(frames)
-        while len(self._journal) > JOURNAL_ENTRIES or self._journal_bytes > JOURNAL_BYTES and len(self._journal) > 1:
+        while len(self._journal) > JOURNAL_ENTRIES or (self._journal_bytes > JOURNAL_BYTES and len(self._journal) > 1):
             self._start, dropped = self._journal.popleft()
             self._journal_bytes -= len(dropped)
 

@@ -1,8 +1,8 @@
 """Listings as ready bytes: one fragment per listing, the body they join to, its ETag, and the event frames.
 
 Pure, and the only place that knows what the published bytes look like. Each listing is encoded and hashed once, when it
-changes; a body is a join of fragments; an ETag is a sum of their hashes, so that it costs one addition per change and is
-equal on every replica whatever order things happened in.
+changes; a body is a join of fragments; an ETag is a sum of their hashes, so that it costs one addition per change and
+is equal on every replica whatever order things happened in.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ class Fragment(Generic[Entry]):
 
     def __init__(self, key: Key, entry: Entry) -> None:
         self.key = key
-        self.entry = entry
+        self.entry: Entry = entry
         self.body = _encode(entry)
         self.digest = int.from_bytes(blake2b(self.body, digest_size=_DIGEST_BYTES).digest(), "big")
 
@@ -50,9 +50,10 @@ def router_fragment(router: Router) -> Fragment[Router]:
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which pools a reader asked for. Values of one field are alternatives, except capabilities, which all must be there.
+    """Which pools a reader asked for.
 
-    An empty field asks for nothing in particular; the empty filter matches every listing.
+    Values of one field are alternatives, except capabilities, which all must be there. An empty field asks for nothing
+    in particular; the empty filter matches every listing.
     """
 
     model: frozenset[str] = frozenset()
@@ -124,5 +125,8 @@ def complete_frame(complete: bool) -> bytes:
 
 
 def join_frames(frames: Sequence[bytes], last_id: str) -> bytes:
-    """The events of one published snapshot; only the last carries an id, so that a cut in between resumes from before."""
+    """The events of one published snapshot.
+
+    Only the last carries an id, so that a cut in between resumes from before.
+    """
     return b"\n".join(frames) + b"id: %b\n\n" % last_id.encode()

@@ -1,8 +1,8 @@
 """The registration side: what every store promises, in the words that the replica reads.
 
-A store keeps one value per pool under a lease and announces changes. It is a feed (``list`` and ``watch``) that can also
-be written to. Errors leave as ``Unavailable``; every call has a deadline of its own. A store judges nothing: whether the
-end of a lease is acted on is the replica's to decide.
+A store keeps one value per pool under a lease and announces changes. It is a feed (``list_all`` and ``watch``) that
+can also be written to. Errors leave as ``Unavailable``; every call has a deadline of its own. A store judges nothing:
+whether the end of a lease is acted on is the replica's to decide.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -84,7 +84,7 @@ class Store(Protocol):
     async def delete(self, key: PoolKey, instance_id: str | None) -> Deleted | None:
         """Remove a pool, and announce it also where it was absent; None where another instance's registration stays."""
 
-    async def list(self) -> Listed:
+    async def list_all(self) -> Listed:
         """Everything, after the announcements have been subscribed to, so that nothing falls in between."""
 
     def watch(self, listed: Listed) -> AsyncIterator[Event]:

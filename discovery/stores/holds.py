@@ -1,4 +1,4 @@
-"""When the end of a lease may be acted on: not during an outage of the store, nor for one lease after it or after a loss.
+"""When the end of a lease may be acted on: not in an outage of the store, nor for one lease after it or a loss.
 
 Pure: facts and ``now`` in, answers out; all times are seconds of one monotonic clock. The replica reports what it sees
 of its store here and asks before it drops a pool. A pool outlives its lease by at most two leases of time in which the

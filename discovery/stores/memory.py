@@ -72,8 +72,8 @@ class MemoryStore:
         self._announce(deleted)
         return deleted
 
-    async def list(self) -> Listed:
-        """See ``Store.list``."""
+    async def list_all(self) -> Listed:
+        """See ``Store.list_all``."""
         self._events.clear()
         now = self._clock()
         items = {key: Stored(value, end - now) for key, (value, end) in self._values.items() if end > now}
@@ -117,7 +117,7 @@ class MemoryStore:
         return {"kind": "memory", "revision": self._revision, "epoch": self._epoch}
 
     def _check_pause(self) -> None:
-        """Raise ``Unavailable`` for as long as a pause of the process has not been told to the replica by a new list."""
+        """Raise ``Unavailable`` until a new list has told the replica of a pause of the process."""
         if self._clock() - self._last_tick > PAUSE_SECS:
             self._paused = True
             self._last_tick = self._clock()

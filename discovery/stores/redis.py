@@ -7,14 +7,12 @@ everything is read again. Knows no clock but Redis's for the end of a lease; jud
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import random
 import time
 import uuid
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,13 +22,13 @@ from discovery.metrics import Counters
 from discovery.model import PoolKey
 from discovery.registrations import key_from_path, key_path
 from discovery.stores import Deleted, Event, Health, Listed, Outcome, Put, Remaining, Stored
-from discovery.stores.redis_link import Address, Line, Link, Refused, first_refusal, pack
+from discovery.stores.redis_link import Address, Line, Refused, first_refusal, pack
 from discovery.stores.redis_scripts import DELETE, ESTABLISH, PUT, REPLACE_EPOCH, SETTLE, Script
+from discovery.stores.redis_subscription import Subscription
 
 log = logging.getLogger(__name__)
 
 CHECK_SECS = 0.8
-SILENCE_SECS = 2.0
 SCAN_COUNT = 1000
 QUESTION_KEYS = 1000
 READ_TIMEOUT_SECS = 1.0
@@ -88,7 +86,7 @@ class RedisStore:
         self._clock = clock
         self._writes = Line(self._address, timeout_secs - 0.1)
         self._reads = Line(self._address, self._read_timeout_secs)
-        self._feed: _Feed | None = None
+        self._feed: Subscription | None = None
         self._epoch: str | None = None
         self._highest = 0
         self._candidate = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count())
@@ -159,7 +157,7 @@ class RedisStore:
     async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
         """See ``Store.remaining``."""
         secs: list[float | None] = []
-        epoch: str | None = None
+        epoch: Any = None
         for start in range(0, len(keys), QUESTION_KEYS):
             some = keys[start : start + QUESTION_KEYS]
             commands = b"".join(pack("PTTL", self._names.pool(key)) for key in some)
@@ -170,15 +168,16 @@ class RedisStore:
             epoch = found
         return Remaining(secs, epoch.decode() if isinstance(epoch, bytes) else None)
 
-    async def list(self) -> Listed:
-        """See ``Store.list``."""
+    async def list_all(self) -> Listed:
+        """See ``Store.list_all``."""
         self._drop_feed()
-        feed = self._feed = await _Feed.open(self._address, self._names.changes, self._read_timeout_secs)
+        feed = self._feed = await Subscription.open(self._address, self._names.changes, self._read_timeout_secs)
         self._counters.feed_connections.inc()
         try:
             health, loss = await self._check()
             items = await self._read_all()
-            await self._read_health()
+            if (await self._read_health()).epoch != health.epoch:
+                raise Gone("loss", "the epoch changed while Redis was read")
             await feed.barrier()
         except BaseException:
             self._drop_feed()
@@ -225,11 +224,11 @@ class RedisStore:
                 ESTABLISH, [self._names.epoch, self._names.settling], "Redis holds no epoch: it is new, or was emptied"
             )
             health = await self._read_health()
-        elif health.epoch == epoch_before and health.revision < highest_before:
+        elif epoch_before == health.epoch and health.revision < highest_before:
             loss = f"Redis went back from revision {highest_before} to {health.revision}"
             await self._establish(REPLACE_EPOCH, [self._names.epoch, self._names.settling], loss, health.epoch)
             health = await self._read_health()
-        if epoch_before is not None and health.epoch != epoch_before and loss is None:
+        if loss is None and epoch_before not in (None, health.epoch):
             loss = "Redis has a new epoch: it was emptied, or another replica saw a loss"
         self._note(health.epoch, health.revision)
         return health, loss
@@ -278,7 +277,7 @@ class RedisStore:
                 task.cancel()
             self._drop_feed()
 
-    async def _keep(self, feed: "_Feed", work: Any) -> None:
+    async def _keep(self, feed: Subscription, work: Any) -> None:
         """Run a side task of the watch; its error ends the watch."""
         try:
             await work
@@ -288,7 +287,7 @@ class RedisStore:
             log.exception("a side task of the watch on Redis failed")
             feed.push(Gone("fault", f"a fault in the watch: {type(error).__name__}"))
 
-    async def _checks(self, feed: "_Feed") -> None:
+    async def _checks(self, feed: Subscription) -> None:
         while True:
             await feed.nudged(CHECK_SECS * random.uniform(0.8, 1.0))  # noqa: S311
             health, loss = await self._check()
@@ -299,7 +298,7 @@ class RedisStore:
                 raise Gone("gap", f"announcements up to {health.revision} are missing from {feed.position} on")
             feed.push(health)
 
-    async def _reread(self, feed: "_Feed") -> None:
+    async def _reread(self, feed: Subscription) -> None:
         """A full list once per lease: what was changed by hand shows up, and no fault of ours lasts."""
         while True:
             await asyncio.sleep(self._lease_secs * random.uniform(0.8, 1.0))  # noqa: S311
@@ -310,7 +309,7 @@ class RedisStore:
             if before.epoch == after.epoch == feed.epoch:
                 feed.push(Listed(before, items))
 
-    def _follow(self, feed: "_Feed", item: Any) -> Event | None:
+    def _follow(self, feed: Subscription, item: Any) -> Event | None:
         if isinstance(item, asyncio.Future):
             if not item.done():
                 item.set_result(None)
@@ -326,8 +325,8 @@ class RedisStore:
             self._ignore(f"it is no announcement of ours ({error})")
             return None
         if told.epoch != feed.epoch:
-            self._ignore("it belongs to another epoch")
-            feed.nudge()
+            self._counters.announcements_ignored.inc()
+            feed.nudge()  # a check will tell whether it is the epoch that is new, or the announcement that is foreign
             return None
         if told.revision <= feed.position:
             return None
@@ -395,127 +394,6 @@ class RedisStore:
         if what not in self._reported and len(self._reported) < 1000:
             self._reported.add(what)
             log.warning("%s (further ones are only counted)" if what == "announcement" else "%s", text)
-
-
-class _Feed:
-    """The subscription: messages as they came, interleaved with what the side tasks of the watch push."""
-
-    def __init__(self) -> None:
-        self.epoch = ""
-        self.position = 0
-        self.watched = False
-        self._items: deque[Any] = deque()
-        self._wake = asyncio.Event()
-        self._nudge = asyncio.Event()
-        self._subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pongs: dict[bytes, asyncio.Future[None]] = {}
-        self._numbers = itertools.count()
-        self._last_sign = time.monotonic()
-        self._link: Link
-
-    @classmethod
-    async def open(cls, address: Address, channel: str, timeout_secs: float) -> "_Feed":
-        """Subscribe. Raises ``Unavailable`` that names the right that is missing where Redis refuses."""
-        feed = cls()
-        feed._link = Link(await address.open(), timeout_secs, feed._on_message)
-        feed._link.closed.add_done_callback(feed._on_closed)
-        feed._link.send(pack("SUBSCRIBE", channel))
-        try:
-            async with asyncio.timeout(timeout_secs):
-                await feed._subscribed
-        except TimeoutError:
-            feed.close()
-            raise Unavailable(f"Redis at {address} does not answer SUBSCRIBE") from None
-        except Refused as error:
-            feed.close()
-            raise Unavailable(
-                f"Redis at {address} refuses SUBSCRIBE: {error}; grant the channel with ACL SETUSER … &{channel}"
-            ) from None
-        return feed
-
-    async def barrier(self) -> None:
-        """Return when everything that was announced before now has been taken, or raise where the feed is dead."""
-        token = b"%d" % next(self._numbers)
-        future = self._pongs[token] = asyncio.get_running_loop().create_future()
-        self._link.send(pack("PING", token))
-        try:
-            async with asyncio.timeout(SILENCE_SECS):
-                await future
-        except TimeoutError:
-            raise Gone("silence", f"the subscription did not answer a PING within {SILENCE_SECS:g} s") from None
-        finally:
-            self._pongs.pop(token, None)
-
-    def take(self) -> Iterable[Any]:
-        """Everything that is there, in order."""
-        while self._items:
-            yield self._items.popleft()
-
-    async def wait(self) -> None:
-        """Wait until there is something to take."""
-        if not self._items:
-            self._wake.clear()
-            await self._wake.wait()
-
-    def push(self, item: Any) -> None:
-        """Add an event or an error behind the messages that came before it."""
-        self._items.append(item)
-        self._wake.set()
-
-    def nudge(self) -> None:
-        """Ask for a check now."""
-        self._nudge.set()
-
-    async def nudged(self, timeout_secs: float) -> None:
-        """Wait for ``nudge``, or for the time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_secs):
-                await self._nudge.wait()
-        self._nudge.clear()
-
-    def silent_secs(self) -> float:
-        """Seconds since the subscription's last sign of life."""
-        return time.monotonic() - self._last_sign
-
-    def close(self) -> None:
-        """Drop the subscription."""
-        self._link.abort("closing")
-
-    def _on_message(self, reply: Any) -> None:
-        silent_secs, self._last_sign = self.silent_secs(), time.monotonic()
-        if self.watched and silent_secs > SILENCE_SECS:  # what waited here while the process was stopped is the past
-            self._link.abort(f"nothing was heard for {silent_secs:.1f} s")
-            return
-        match reply:
-            case [b"message", _, data]:
-                self.push(data)
-            case [b"pong", token]:
-                self._on_pong(token)
-            case [b"subscribe", *_] if not self._subscribed.done():
-                self._subscribed.set_result(None)
-            case Refused() if not self._subscribed.done():
-                self._subscribed.set_exception(reply)
-            case _:
-                self.push(Gone("feed", f"an unexpected message on the subscription: {str(reply)[:80]}"))
-
-    def _on_pong(self, token: bytes) -> None:
-        """While the feed is watched the pong waits in line, so that what was announced before it is taken before it."""
-        future = self._pongs.get(token)
-        if future is None:
-            return
-        if self.watched:
-            self.push(future)
-        elif not future.done():
-            future.set_result(None)
-
-    def _on_closed(self, closed: "asyncio.Future[str]") -> None:
-        error = Gone("feed", f"the subscription broke: {closed.result()}")
-        if not self._subscribed.done():
-            self._subscribed.set_exception(Unavailable(error.detail))
-        for future in self._pongs.values():
-            if not future.done():
-                future.set_exception(error)
-        self.push(error)
 
 
 def _bulk(part: bytes) -> bytes:

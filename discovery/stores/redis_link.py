@@ -71,7 +71,7 @@ class Address:
         )
         try:
             async with asyncio.timeout(self._timeout_secs):
-                await connection.connect()
+                await connection.connect()  # type: ignore[no-untyped-call]
         except BaseException as error:
             await connection.disconnect(nowait=True)
             if isinstance(error, RedisError | OSError | TimeoutError):
@@ -243,8 +243,8 @@ class Line:
         try:
             self._link = Link(await self._address.open(), self._timeout_secs)
         except Unavailable as error:
-            pause = min(BACKOFF_LIMIT_SECS, BACKOFF_FIRST_SECS * 2**self._failures) * random.uniform(0.5, 1.0)  # noqa: S311
-            self._not_before = asyncio.get_running_loop().time() + pause
+            ceiling = min(BACKOFF_LIMIT_SECS, BACKOFF_FIRST_SECS * 2**self._failures)
+            self._not_before = asyncio.get_running_loop().time() + ceiling * random.uniform(0.5, 1.0)  # noqa: S311
             self._failures = min(self._failures + 1, 10)
             self._last_error = error.detail
             raise

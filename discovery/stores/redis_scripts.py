@@ -1,9 +1,9 @@
 """The Lua scripts: each write is one of them, so that no replica ever sees half of it.
 
 Order matters where Redis can refuse a step, since nothing is rolled back: the revision is counted before the value is
-stored (full memory then changes nothing at all), and after it is deleted (a full memory must not keep a pool). A refused
-PUBLISH never fails a write: the others see the revision move. Numbers pass through Lua as doubles, so they are written
-with ``%.0f``.
+stored (full memory then changes nothing at all), and after it is deleted (a full memory must not keep a pool). A
+refused PUBLISH never fails a write: the others see the revision move. Numbers pass through Lua as doubles, so they
+are written with ``%.0f``.
 """
 
 import hashlib
@@ -59,8 +59,8 @@ end
 local revision = string.format('%.0f', redis.call('INCR', KEYS[2]))
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 local now = epoch(KEYS[3], KEYS[4], ARGV[5], ARGV[2], {_NEW})
-redis.pcall('PUBLISH', ARGV[4], '{{"epoch":"' .. now .. '","revision":' .. revision .. ',"event":"put","pool":' .. ARGV[3]
-  .. ',"lease_ms":' .. ARGV[2] .. ',"registration":' .. ARGV[1] .. '}}')
+redis.pcall('PUBLISH', ARGV[4], '{{"epoch":"' .. now .. '","revision":' .. revision .. ',"event":"put","pool":'
+  .. ARGV[3] .. ',"lease_ms":' .. ARGV[2] .. ',"registration":' .. ARGV[1] .. '}}')
 return {{old and 2 or 1, revision, now}}
 """
 )

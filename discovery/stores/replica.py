@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from discovery import feed, registrations
@@ -20,7 +20,7 @@ from discovery.backoff import Backoff
 from discovery.errors import Gone, Rejected, Unavailable
 from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
-from discovery.stores import Deleted, Health, Listed, Put, Remaining, Store
+from discovery.stores import Deleted, Event, Health, Listed, Put, Remaining, Store
 from discovery.stores.holds import Holds
 
 log = logging.getLogger(__name__)
@@ -115,9 +115,9 @@ class Replica:
         """Why the registrations may be less than the whole truth at this moment; None where they are whole."""
         now = self._clock()
         if not self._listed:
-            return f"the store has not been read yet{f': {self._last_error}' if self._last_error else ''}"
+            return f"the store has not been read yet{self._cause()}"
         if (silent := now - self._confirmed_at) >= CONFIRMED_FOR_SECS:
-            return f"the store has not confirmed its revision for {silent:.1f} s{f': {self._last_error}' if self._last_error else ''}"
+            return f"the store has not confirmed its revision for {silent:.1f} s{self._cause()}"
         if self._settling is not None:
             return f"the store is settling: {self._settling}"
         if loss := self._holds.loss(now):
@@ -125,6 +125,9 @@ class Replica:
         if self._overdue:
             return f"{len(self._overdue)} pools are held over the end of their leases after trouble with the store"
         return None
+
+    def _cause(self) -> str:
+        return f": {self._last_error}" if self._last_error else ""
 
     def failing(self) -> str | None:
         """The last error while the store fails; None while it answers."""
@@ -174,7 +177,7 @@ class Replica:
             tasks.create_task(self._ask_about_ends())
 
     async def _follow(self) -> None:
-        async with contextlib.aclosing(feed.follow(self._store, Backoff(0.05, 1.0))) as events:
+        async with contextlib.aclosing(self._events()) as events:
             async for event in events:
                 match event:
                     case Put():
@@ -189,6 +192,9 @@ class Replica:
                         self._apply_listed(event)
                     case feed.Interrupted():
                         self._interrupted(event.error)
+
+    def _events(self) -> AsyncGenerator[Listed | Event | feed.Interrupted, None]:
+        return feed.follow(self._store, Backoff(0.05, 1.0))
 
     def _interrupted(self, error: Gone | Unavailable) -> None:
         self._counters.relisted(error.cause if isinstance(error, Gone) else "unavailable")

@@ -1,0 +1,139 @@
+"""The subscription to announcements: a connection of its own that never reconnects unseen.
+
+Messages wait here in the order in which they came, interleaved with what the side tasks of the watch push behind them.
+A subscription that broke or fell silent is at its end: whoever watches it reads everything again.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from discovery.errors import Gone, Unavailable
+from discovery.stores.redis_link import Address, Link, Refused, pack
+
+SILENCE_SECS = 2.0
+
+
+class Subscription:
+    """The subscription: messages as they came, interleaved with what the side tasks of the watch push."""
+
+    def __init__(self) -> None:
+        self.epoch = ""
+        self.position = 0
+        self.watched = False
+        self._items: deque[Any] = deque()
+        self._wake = asyncio.Event()
+        self._nudge = asyncio.Event()
+        self._subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pongs: dict[bytes, asyncio.Future[None]] = {}
+        self._numbers = itertools.count()
+        self._last_sign = time.monotonic()
+        self._link: Link
+
+    @classmethod
+    async def open(cls, address: Address, channel: str, timeout_secs: float) -> "Subscription":
+        """Subscribe. Raises ``Unavailable`` that names the right that is missing where Redis refuses."""
+        feed = cls()
+        feed._link = Link(await address.open(), timeout_secs, feed._on_message)
+        feed._link.closed.add_done_callback(feed._on_closed)
+        feed._link.send(pack("SUBSCRIBE", channel))
+        try:
+            async with asyncio.timeout(timeout_secs):
+                await feed._subscribed
+        except TimeoutError:
+            feed.close()
+            raise Unavailable(f"Redis at {address} does not answer SUBSCRIBE") from None
+        except Refused as error:
+            feed.close()
+            raise Unavailable(
+                f"Redis at {address} refuses SUBSCRIBE: {error}; grant the channel with ACL SETUSER … &{channel}"
+            ) from None
+        return feed
+
+    async def barrier(self) -> None:
+        """Return when everything that was announced before now has been taken, or raise where the feed is dead."""
+        token = b"%d" % next(self._numbers)
+        future = self._pongs[token] = asyncio.get_running_loop().create_future()
+        self._link.send(pack("PING", token))
+        try:
+            async with asyncio.timeout(SILENCE_SECS):
+                await future
+        except TimeoutError:
+            raise Gone("silence", f"the subscription did not answer a PING within {SILENCE_SECS:g} s") from None
+        finally:
+            self._pongs.pop(token, None)
+
+    def take(self) -> Iterable[Any]:
+        """Everything that is there, in order."""
+        while self._items:
+            yield self._items.popleft()
+
+    async def wait(self) -> None:
+        """Wait until there is something to take."""
+        if not self._items:
+            self._wake.clear()
+            await self._wake.wait()
+
+    def push(self, item: Any) -> None:
+        """Add an event or an error behind the messages that came before it."""
+        self._items.append(item)
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """Ask for a check now."""
+        self._nudge.set()
+
+    async def nudged(self, timeout_secs: float) -> None:
+        """Wait for ``nudge``, or for the time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_secs):
+                await self._nudge.wait()
+        self._nudge.clear()
+
+    def silent_secs(self) -> float:
+        """Seconds since the subscription's last sign of life."""
+        return time.monotonic() - self._last_sign
+
+    def close(self) -> None:
+        """Drop the subscription."""
+        self._link.abort("closing")
+
+    def _on_message(self, reply: Any) -> None:
+        silent_secs, self._last_sign = self.silent_secs(), time.monotonic()
+        if self.watched and silent_secs > SILENCE_SECS:  # what waited here while the process was stopped is the past
+            self._link.abort(f"nothing was heard for {silent_secs:.1f} s")
+            return
+        match reply:
+            case [b"message", _, data]:
+                self.push(data)
+            case [b"pong", token]:
+                self._on_pong(token)
+            case [b"subscribe", *_] if not self._subscribed.done():
+                self._subscribed.set_result(None)
+            case Refused() if not self._subscribed.done():
+                self._subscribed.set_exception(reply)
+            case _:
+                self.push(Gone("feed", f"an unexpected message on the subscription: {str(reply)[:80]}"))
+
+    def _on_pong(self, token: bytes) -> None:
+        """While the feed is watched the pong waits in line, so that what was announced before it is taken before it."""
+        future = self._pongs.get(token)
+        if future is None:
+            return
+        if self.watched:
+            self.push(future)
+        elif not future.done():
+            future.set_result(None)
+
+    def _on_closed(self, closed: "asyncio.Future[str]") -> None:
+        error = Gone("feed", f"the subscription broke: {closed.result()}")
+        if not self._subscribed.done():
+            self._subscribed.set_exception(Unavailable(error.detail))
+        for future in self._pongs.values():
+            if not future.done():
+                future.set_exception(error)
+        self.push(error)
