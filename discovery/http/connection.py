@@ -1,0 +1,420 @@
+"""One connection of the HTTP server: uvicorn's parser protocol with a bound on everything that a peer can hold.
+
+Between the socket and the ASGI app. A request reaches the app only when all of it has arrived, so the app never waits
+for a body, never acts on half of one, and whatever is refused here is refused before the app has heard of it. Knows
+nothing of routes, pools or who the caller is.
+
+Deadlines are plain numbers that the server's sweep compares: a timer for each request would cost more than the request.
+"""
+
+import asyncio
+import logging
+import math
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from discovery.http.limits import (
+    INTERNAL_ERROR,
+    MAX_PIPELINED,
+    NO_SINGLE_HOST,
+    NO_TUNNELS,
+    NOT_HTTP,
+    TOO_MANY_PIPELINED,
+    UNKNOWN_CONTENT_ENCODING,
+    UNKNOWN_TRANSFER_ENCODING,
+    Limits,
+    Refusal,
+)
+
+logger = logging.getLogger(__name__)
+
+LINGER_SECS = 1.0
+"""How long a refused peer's bytes are still read and thrown away: a close with unread bytes is a reset, which would
+destroy the refusal before the peer has read it."""
+
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+NEVER = math.inf
+
+
+class Refused(Exception):
+    """Stops the parser from inside one of its callbacks; the reason lies in the connection's ``refusal``."""
+
+
+CHECKED_HEADERS = frozenset({b"content-length", b"transfer-encoding", b"content-encoding", b"expect"})
+
+
+class SharedState(ServerState):
+    """What all connections of one server share: its limits, who is connected, and whether it is draining."""
+
+    connections: "set[Connection]"  # type: ignore[assignment]
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self.limits = limits
+        self.capacity = limits.max_connections
+        self.draining = False
+        self.full = False
+        self.turned_away = 0
+        self.unflushed: set[Connection] = set()
+        self.empty = asyncio.Event()
+        self.too_large = Refusal(413, f"The body is larger than the limit of {limits.max_body_bytes} bytes.")
+        self.head_too_large = Refusal(
+            431, f"The request line and headers are larger than the limit of {limits.max_header_bytes} bytes."
+        )
+        self.too_slow = Refusal(
+            408, f"The request did not arrive in full within {limits.request_timeout_secs:g} seconds."
+        )
+
+    def turn_away(self) -> None:
+        """Note that a connection above the capacity was closed; says so once until there is room again."""
+        self.turned_away += 1
+        if not self.full:
+            self.full = True
+            logger.warning("all %d connections are in use: new ones are closed at once until some end", self.capacity)
+
+
+class Connection(HttpToolsProtocol):
+    """One peer's connection, from the accept to the last byte.
+
+    It is *receiving* (under ``request_timeout_secs`` up to the end of the request, whatever trickles in), *answering*
+    (under no deadline but that of a stalled or endless transfer) or idle (``keep_alive_secs``).
+    """
+
+    def __init__(self, config: Config, shared: SharedState, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(config, shared, {}, loop)
+        self.shared = shared
+        self.limits = shared.limits
+        self.running: RequestResponseCycle | None = None
+        self.refusal: Refusal | None = None
+        self.lingering = False
+        # When the sweep has to act on this connection, by the loop's clock.
+        self.deadline = NEVER
+        self.receiving = True
+        # Of the request that is being received.
+        self.in_head = True
+        self.begun = False
+        self.hosts = 0
+        self.content = bytearray()
+        # Bytes since the request began; never less than its head, and more when the read also held an earlier request.
+        self.message_bytes = 0
+        self.messages = 0
+        # Of the answer that the peer has not taken yet.
+        self.watched: RequestResponseCycle | None = None
+        self.unflushed_bytes = 0
+        self.stall_deadline = NEVER
+        self.transfer_deadline = NEVER
+
+    @property
+    def answering(self) -> bool:
+        """Whether a complete request is with the app and its answer is not finished."""
+        return self.running is not None and not self.running.response_complete
+
+    # What the transport tells.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the receive deadline, or close at once above the capacity."""
+        super().connection_made(transport)
+        self.deadline = self.loop.time() + self.limits.request_timeout_secs
+        if len(self.connections) > self.shared.capacity:
+            self.shared.turn_away()
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser and bound what it has taken of a request that is still incomplete."""
+        if self.lingering:
+            return
+        self.message_bytes += len(data)
+        messages = self.messages
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserCallbackError:
+            self.refuse(self.refusal or NOT_HTTP)
+            return
+        except httptools.HttpParserError as error:
+            self.refuse(Refusal(400, f"{NOT_HTTP.detail[:-1]}: {error}."))
+            return
+        if self.messages != messages:
+            # Where in this read the next request began is unknown: its bytes count from the next read on.
+            self.message_bytes = 0
+        elif self.in_head and self.message_bytes > self.limits.max_header_bytes:
+            self.refuse(self.shared.head_too_large)
+            return
+        elif self.message_bytes > self.limits.max_message_bytes:
+            self.refuse(self.shared.too_large)
+            return
+        if not self.receiving and not self.answering:
+            self.receiving = True
+            self.deadline = self.loop.time() + self.limits.request_timeout_secs
+
+    def eof_received(self) -> None:
+        """A peer that only closed its side has left too: nothing here is worth a half-open connection."""
+        self._tell_disconnected()
+        self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the running request; those that wait behind it are never started."""
+        self.shared.unflushed.discard(self)
+        self.pipeline.clear()
+        self._tell_disconnected()
+        super().connection_lost(exc)
+        if not self.connections:
+            self.shared.empty.set()
+
+    def pause_writing(self) -> None:
+        """The peer takes less than is written: from now on the sweep looks whether it takes anything."""
+        super().pause_writing()
+        self._watch_writing()
+
+    # What the parser tells.
+
+    def on_message_begin(self) -> None:
+        """Forget what was noted of the request before."""
+        super().on_message_begin()
+        self.begun = True
+        self.hosts = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header and note what decides how the request is taken; trailers are dropped."""
+        if not self.in_head:
+            return
+        name = name.lower()
+        if name == b"host":
+            self.hosts += 1
+        elif name in CHECKED_HEADERS:
+            self._check_header(name, value)
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Refuse by the head alone what can be refused, and let a peer that asks for it send its body."""
+        self.refusal = self.refusal or self._reason_to_refuse_head()
+        if self.refusal is not None:
+            raise Refused
+        self.in_head = False
+        if self.expect_100_continue:
+            self._say_continue()
+
+    def on_body(self, body: bytes) -> None:
+        """Keep the body until it is complete, and no more of it than the limit."""
+        if len(self.content) + len(body) > self.limits.max_body_bytes:
+            self.refusal = self.shared.too_large
+            raise Refused
+        self.content += body
+
+    def on_message_complete(self) -> None:
+        """Hand the whole request to the app: what uvicorn does at the end of the head happens here, body in hand."""
+        if self.parser.should_upgrade():
+            # The parser ends such a request at its head and leaves the body lying: see ``_ignore_upgrade``.
+            if self.parser.get_method() == b"CONNECT":
+                self.refusal = NO_TUNNELS
+                raise Refused
+            return
+        self.messages += 1
+        self.in_head = True
+        self.begun = False
+        self.receiving = False
+        self.deadline = NEVER
+        super().on_headers_complete()
+        if self.content:
+            self.cycle.body, self.content = self.content, bytearray()
+        self.cycle.more_body = False
+        self.cycle.message_event.set()
+
+    # The answer.
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
+        self.running = cycle
+        if self.shared.draining:
+            cycle.keep_alive = False
+        task = self.loop.create_task(self._answer(cycle, app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    async def _answer(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
+        try:
+            await app(cycle.scope, cycle.receive, cycle.send)
+            if not cycle.response_complete and not cycle.disconnected:
+                logger.error("%s ended without an answer", self._describe(cycle))
+        except Exception:
+            # After the peer has left, an error is most likely the app noticing just that.
+            level = logging.DEBUG if cycle.disconnected else logging.ERROR
+            logger.log(level, "%s failed", self._describe(cycle), exc_info=True)
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            if not cycle.response_complete and not cycle.disconnected:
+                await self._answer_for_app(cycle)
+            cycle.on_response = _nothing  # breaks the reference cycle between this connection and its last answer
+
+    async def _answer_for_app(self, cycle: RequestResponseCycle) -> None:
+        if cycle.response_started or self.transport.is_closing():
+            self.close()  # in the middle of an answer: the missing rest tells the peer
+            return
+        headers, body = INTERNAL_ERROR.headers_and_body()
+        await cycle.send({"type": "http.response.start", "status": INTERNAL_ERROR.status, "headers": headers})
+        await cycle.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def on_response_complete(self) -> None:
+        """Start the request that waits behind this answer, or the deadline for the next one."""
+        self.shared.total_requests += 1
+        if self.transport.is_closing():
+            self.close()
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self.receiving = self.begun or self.message_bytes > 0
+        limits = self.limits
+        self.deadline = self.loop.time() + (limits.request_timeout_secs if self.receiving else limits.keep_alive_secs)
+
+    # What the server's sweep, drain and stop ask for.
+
+    def overdue(self) -> None:
+        """Its deadline has passed: nobody is heard any longer, a trickling request is refused, an idle peer closed."""
+        self.deadline = NEVER
+        if self.lingering:
+            self.transport.abort()
+        elif self.begun or self.message_bytes > 0:
+            self.refuse(self.shared.too_slow)
+        else:
+            self.close()
+
+    def check_writing(self, now: float) -> None:
+        """Abort when the peer took nothing for ``write_stall_timeout_secs``, or not all within the transfer time.
+
+        ``close()`` would wait for the very bytes that nobody takes.
+        """
+        size = self.transport.get_write_buffer_size()
+        is_flowing_stream = self.transfer_deadline == NEVER and not self.flow.write_paused
+        if size == 0 or (is_flowing_stream and not self.transport.is_closing()):
+            self.shared.unflushed.discard(self)
+            return
+        if size != self.unflushed_bytes:
+            self.unflushed_bytes = size
+            self.stall_deadline = now + self.limits.write_stall_timeout_secs
+        if now >= self.stall_deadline or now >= self.transfer_deadline:
+            self.abort()
+
+    def drain(self) -> None:
+        """Let the running answer be the last one on this connection."""
+        if self.running is not None and self.answering:
+            self.running.keep_alive = False
+
+    def finish(self) -> None:
+        """Close now, unless a request is running or on its way in."""
+        if self.lingering:
+            self.transport.abort()
+        elif not self.answering and not self.begun:
+            self.close()
+
+    def close(self) -> None:
+        """Close after what is written has been taken, which the sweep then watches."""
+        self.transport.close()
+        if self.transport.get_write_buffer_size() > 0:
+            self._watch_writing()
+
+    def abort(self) -> None:
+        """Reset the connection: a plain close leaves what was written to the kernel, megabytes that nobody may take."""
+        if self not in self.connections:
+            return  # already lost, and its descriptor may belong to somebody else by now
+        peer = self.transport.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        self.transport.abort()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer with a problem document and hear no more; abort where it would land inside a running answer."""
+        if self.answering or self.transport.is_closing():
+            self.abort()
+            return
+        headers, body = refusal.headers_and_body()
+        lines = [b"%b: %b\r\n" % header for header in (*self.shared.default_headers, *headers)]
+        self.transport.write(b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body]))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.lingering = True
+        self.content = bytearray()
+        self.flow.resume_reading()
+        self.deadline = self.loop.time() + LINGER_SECS
+
+    # Inner steps.
+
+    def _check_header(self, name: bytes, value: bytes) -> None:
+        value = value.strip().lower()
+        refusal: Refusal | None = None
+        if name == b"expect":
+            self.expect_100_continue = value == b"100-continue"
+        elif name == b"content-length" and value.isdigit() and int(value) > self.limits.max_body_bytes:
+            refusal = self.shared.too_large
+        elif name == b"transfer-encoding" and value != b"chunked":
+            refusal = UNKNOWN_TRANSFER_ENCODING
+        elif name == b"content-encoding" and value != b"identity":
+            refusal = UNKNOWN_CONTENT_ENCODING
+        self.refusal = self.refusal or refusal
+
+    def _reason_to_refuse_head(self) -> Refusal | None:
+        if self.hosts != 1 and (self.hosts > 1 or self.parser.get_http_version() != "1.0"):
+            return NO_SINGLE_HOST
+        # Only a suspicion: the same read may have brought a body or an earlier request.
+        if self.message_bytes > self.limits.max_header_bytes and self._head_bytes() > self.limits.max_header_bytes:
+            return self.shared.head_too_large
+        if len(self.pipeline) >= MAX_PIPELINED:
+            return TOO_MANY_PIPELINED
+        return None
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+
+    def _say_continue(self) -> None:
+        self.expect_100_continue = False
+        if not self.answering:  # else it would land inside that answer; the peer goes on by itself after a moment
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Take a request that offers another protocol as if it had not.
+
+        Java's HTTP client offers HTTP/2 with every first request, and the parser would skip that request's body: so it
+        is parsed again without the offer.
+        """
+        head = [b"%b %b HTTP/1.1\r\n" % (self.parser.get_method(), self.url)]
+        head += [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.in_head = True
+        self.message_bytes = 0
+        self.data_received(b"".join([*head, b"\r\n", rest]))
+
+    def _watch_writing(self) -> None:
+        now = self.loop.time()
+        self.unflushed_bytes = self.transport.get_write_buffer_size()
+        self.stall_deadline = now + self.limits.write_stall_timeout_secs
+        if self.watched is not self.running:
+            self.watched = self.running
+            # Only an answer with a Content-Length has an end; a stream may go on for as long as it is read.
+            endless = self.running is None or self.running.chunked_encoding is not False
+            self.transfer_deadline = NEVER if endless else now + self.limits.transfer_timeout_secs
+        self.shared.unflushed.add(self)
+
+    def _tell_disconnected(self) -> None:
+        if self.running is not None and self.answering:
+            self.running.disconnected = True
+            self.running.message_event.set()
+
+    @staticmethod
+    def _describe(cycle: RequestResponseCycle) -> str:
+        # The path as it came, still escaped: an unescaped one could write lines of its own into the log.
+        return f"{cycle.scope['method']} {cycle.scope['raw_path'].decode('ascii')}"
+
+
+def _nothing() -> None:
+    pass

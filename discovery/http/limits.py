@@ -1,0 +1,58 @@
+"""What one peer of the HTTP server may hold, and what it is told when it asks for more.
+
+Pure data: ``connection`` enforces it, ``server`` hands it out. The texts are for the person at the other end.
+"""
+
+import http
+
+import msgspec
+
+MAX_PIPELINED = 8
+"""Requests that may wait behind a running one on the same connection."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one peer, and all of them together, may hold. The defaults are those of ``discovery serve``."""
+
+    max_connections: int = 20_000
+    max_header_bytes: int = 16_384
+    max_body_bytes: int = 65_536
+    request_timeout_secs: float = 10
+    write_stall_timeout_secs: float = 30
+    transfer_timeout_secs: float = 300
+    keep_alive_secs: float = 75
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The most bytes on the wire for one request: chunks of one byte, extensions and trailers included."""
+        return self.max_header_bytes + 8 * self.max_body_bytes
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request is answered here and not by the app: a status, one sentence, and headers that go with it."""
+
+    status: int
+    detail: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def headers_and_body(self) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The answer as ``application/problem+json``; the connection closes after it."""
+        title = http.HTTPStatus(self.status).phrase
+        body = msgspec.json.encode({"title": title, "status": self.status, "detail": self.detail})
+        return [
+            (b"content-type", b"application/problem+json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+            *self.headers,
+        ], body
+
+
+INTERNAL_ERROR = Refusal(500, "The request could not be answered because of an error in the service; its log has more.")
+NOT_HTTP = Refusal(400, "The request is not valid HTTP/1.1.")
+NO_SINGLE_HOST = Refusal(400, "An HTTP/1.1 request must have exactly one Host header.")
+TOO_MANY_PIPELINED = Refusal(400, f"More than {MAX_PIPELINED} requests wait on this connection; read answers first.")
+NO_TUNNELS = Refusal(501, "CONNECT is not supported: this is no proxy.")
+UNKNOWN_TRANSFER_ENCODING = Refusal(501, "The only supported Transfer-Encoding is chunked.")
+UNKNOWN_CONTENT_ENCODING = Refusal(
+    415, "Send the body without a Content-Encoding.", headers=((b"accept-encoding", b"identity"),)
+)
