@@ -58,7 +58,7 @@ def _run(words: Sequence[str]) -> int:
     if isinstance(given, settings.RegisterSettings):
         given = _checked(given)
     _start_logs(given)
-    return _command(command)(given)
+    return _run_command(command, given)
 
 
 def _help(command: str | None) -> int:
@@ -94,21 +94,23 @@ def _start_logs(given: Any) -> None:
     """Commands that run on keep a log from here on; the others say their warnings in plain lines."""
     if isinstance(given, settings.ServeSettings | settings.RegisterSettings):
         logs.configure(given.log_format, given.log_level)
-        for warning in given.warnings:
+    if isinstance(given, settings.ServeSettings):
+        return  # it logs its warnings itself, after the line that says that it starts
+    for warning in given.warnings:
+        if isinstance(given, settings.RegisterSettings):
             _log.warning("%s", warning)
-    else:
-        for warning in given.warnings:
+        else:
             _say(f"warning: {warning}")
 
 
-def _command(name: str) -> Callable[[Any], int]:
+def _run_command(name: str, given: Any) -> int:
     try:
         run: Callable[[Any], int] = import_module(f"discovery.commands.{name}").run
-    except ModuleNotFoundError as error:
+        return run(given)
+    except ModuleNotFoundError as error:  # at the top of the command, or where it opens what it was told to use
         if (error.name or "").partition(".")[0] in _SERVER_EXTRA:
             raise Misconfigured(f"{name} needs the server extra: pip install 'pool-discovery[server]'") from None
         raise
-    return run
 
 
 def _say(text: str) -> None:

@@ -39,13 +39,10 @@ def serve_settings(
 
 def _choose_storage(read: Mapping[str, Any], found: Mapping[str, Given]) -> tuple[str, str]:
     if storage := read.get("registration_storage"):
-        return storage, f"Registrations are kept in {storage}, because {found['registration_storage'].source} says so."
+        return storage, f"{found['registration_storage'].source} says so"
     if "redis_url" in found:
-        return "redis", f"Registrations are kept in redis, because {found['redis_url'].source} is given."
-    return "memory", (
-        "Registrations are kept in the memory of this process, because no --redis-url is given: "
-        "other replicas will not know them."
-    )
+        return "redis", f"{found['redis_url'].source} is given"
+    return "memory", "no --redis-url is given, so no other replica will know them"
 
 
 def _check_times(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:

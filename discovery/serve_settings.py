@@ -297,8 +297,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "discovery"
 
-    registration_storage_reason: str = "Registrations are kept in memory."
-    """One sentence for the log: which store, and why."""
+    registration_storage_reason: str = "it is the default"
+    """Why this store, for the log."""
 
     warnings: tuple[str, ...] = ()
     """One sentence each, for the log: what was accepted and is likely not meant."""

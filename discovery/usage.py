@@ -5,6 +5,7 @@ never reads a command line: ``flags`` does that, by rules of its own.
 """
 
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,8 +31,12 @@ A value that begins with - is given after =."""
 
 def print_help(command: str | None) -> None:
     """The help of a command, or of the program, to standard output."""
-    # Wrapped to the terminal; plain characters where the output is no terminal or colours are not wanted.
-    _app().help_print([command] if command else [], console=Console(highlight=False))
+    # Wrapped to the terminal; no colours where the output is no terminal or they are not wanted. Captured first, since
+    # the console would end the process itself where the reader has left.
+    console = Console(highlight=False)
+    with console.capture() as text:
+        _app().help_print([command] if command else [], console=console)
+    sys.stdout.write(text.get())
 
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> str:
