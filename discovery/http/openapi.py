@@ -1,47 +1,105 @@
 """The OpenAPI 3.1 document of the service, as ``/openapi.json`` gives it.
 
-Made from the structs that the routes decode and encode, so that it cannot drift from them. Pure: knows no request and
-no state.
+Made from the structs that the routes decode and encode, and from the code that makes their bytes, so that it cannot
+drift from them. Pure: knows no request and no state, and is the same whatever flags the service has.
 """
 
 from functools import cache
 from typing import Any
 
-import msgspec
-
 from discovery import __version__
-from discovery.model import Accepted, Listing, Registration, Router
+from discovery.http import openapi_operations as operations
+from discovery.http.openapi_answers import (
+    Part,
+    header_components,
+    parameter_components,
+    reference,
+    response_components,
+)
+from discovery.http.openapi_schemas import schemas
+
+_DESCRIPTION = """\
+Which pools of language-model servers are alive, which model each serves, how big it is, and where its frontends answer.
+Relays register their pools and go on registering (the heartbeat); routers read the list, poll it or subscribe to it.
+All replicas of the service give the same answer: the same bytes and the same `ETag`.
+
+## `complete`: merge or replace
+
+Every list says whether it is the whole truth.
+
+- `complete: true`: replace. Pools that are not in the list are gone.
+- `complete: false`: merge. Pools may be missing from the list, so add and update what it has and remove nothing.
+- A `delete` event always removes its pool, whatever `complete` says.
+- A client drops a pool that incomplete lists have not shown for 5 minutes.
+
+An empty list with `complete: false` therefore means "nothing is known yet", and never "there are no pools".
+
+## Errors
+
+Errors are `application/problem+json` (RFC 9457). Another path than those below is answered with 404, another method
+with 405 and `Allow` (with `--cors-origin`, the preflight requests of browsers are answered too). 503 means not now:
+whoever gets it tries again after `Retry-After`; of a registration or a deregistration it also means that the request
+was not confirmed, and may still take effect. Unknown query parameters of lists, pools and registrations are answered
+with 400, since a typo must not list everything. While a replica shuts down, each of its answers has
+`Connection: close`.
+"""
 
 
 @cache
 def document() -> dict[str, Any]:
     """The whole document; shared by all callers, not to be changed."""
-    _, schemas = msgspec.json.schema_components(
-        (Registration, Listing, Router, Accepted), ref_template="#/components/schemas/{name}"
-    )
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in ("cluster_id", "namespace", "dgd_name")
-    ]
+    responses = response_components()
+    paths: dict[str, Part] = {
+        "/pools": {"get": operations.list_pools(), "post": operations.register_pool()},
+        "/pools/events": {"get": operations.follow_pools()},
+        "/pools/{cluster_id}/{namespace}/{dgd_name}": {
+            "parameters": [reference("parameters", name) for name in ("cluster_id", "namespace", "dgd_name")],
+            "get": operations.get_pool(),
+            "delete": operations.deregister_pool(),
+        },
+        "/routers": {"get": operations.list_routers()},
+        "/routers/events": {"get": operations.follow_routers()},
+        "/registrations": {"get": operations.list_registrations()},
+        "/healthz": {"get": operations.is_alive()},
+        "/readyz": {"get": operations.is_ready()},
+        "/metrics": {"get": operations.get_metrics()},
+        "/status": {"get": operations.get_status()},
+        "/openapi.json": {"get": operations.get_openapi()},
+    }
+    for path in paths.values():
+        path["head"] = _head(path["get"], responses)
+        path["x-other-methods"] = {"405": reference("responses", "MethodNotAllowed")}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Pool discovery", "version": __version__},
-        "paths": {
-            "/pools": _path("get", "post"),
-            "/pools/events": _path("get"),
-            "/pools/{cluster_id}/{namespace}/{dgd_name}": _path("get", "delete") | {"parameters": parameters},
-            "/routers": _path("get"),
-            "/routers/events": _path("get"),
-            "/registrations": _path("get"),
-            "/healthz": _path("get"),
-            "/readyz": _path("get"),
-            "/metrics": _path("get"),
-            "/status": _path("get"),
-            "/openapi.json": _path("get"),
+        "info": {
+            "title": "Pool discovery",
+            "version": __version__,
+            "summary": "Which pools of language-model servers are alive, and where they answer.",
+            "description": _DESCRIPTION,
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         },
-        "components": {"schemas": schemas},
+        "tags": [
+            {"name": "relays", "description": "For those who say that a pool is there."},
+            {"name": "routers", "description": "For those who choose a pool."},
+            {"name": "operation", "description": "For those who run the service."},
+        ],
+        "paths": paths,
+        "components": {
+            "schemas": schemas(),
+            "parameters": parameter_components(),
+            "headers": header_components(),
+            "responses": responses,
+        },
     }
 
 
-def _path(*methods: str) -> dict[str, Any]:
-    return {method: {"responses": {"default": {"description": "The answer."}}} for method in methods}
+def _head(get: Part, responses: Part) -> Part:
+    """The same operation without bodies."""
+    answers = {}
+    for status, answer in get["responses"].items():
+        whole = responses[answer["$ref"].rpartition("/")[2]] | answer if "$ref" in answer else answer
+        answers[status] = {name: value for name, value in whole.items() if name not in ("content", "$ref")}
+    operation_id = get["operationId"] + "Head"
+    summary = f"{get['summary']}: the headers alone"
+    kept = {name: value for name, value in get.items() if name != "description"}
+    return kept | {"operationId": operation_id, "summary": summary, "responses": answers}
