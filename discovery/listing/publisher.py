@@ -230,7 +230,6 @@ class Publisher(Generic[Entry]):
     def __init__(self, collection: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.collection = collection
         self.ready = False
-        self.closed = False
         self._clock = clock
         self._complete = False
         self._complete_until = 0.0
@@ -275,7 +274,6 @@ class Publisher(Generic[Entry]):
 
     def close(self) -> None:
         """Wake everyone who waits: there will be no more changes."""
-        self.closed = True
         for handle in (self._flush_handle, self._complete_handle):
             if handle is not None:
                 handle.cancel()

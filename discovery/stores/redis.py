@@ -12,7 +12,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -263,8 +263,8 @@ class RedisStore:
             raise Gone("feed", "the subscription ended before it was watched")
         feed.watched = True
         tasks = [
-            asyncio.create_task(self._keep(feed, self._checks(feed))),
-            asyncio.create_task(self._keep(feed, self._reread(feed))),
+            asyncio.create_task(self._keep(feed, self._checks)),
+            asyncio.create_task(self._keep(feed, self._reread)),
         ]
         try:
             while True:
@@ -277,10 +277,10 @@ class RedisStore:
                 task.cancel()
             self._drop_feed()
 
-    async def _keep(self, feed: Subscription, work: Any) -> None:
+    async def _keep(self, feed: Subscription, work: Callable[[Subscription], Awaitable[None]]) -> None:
         """Run a side task of the watch; its error ends the watch."""
         try:
-            await work
+            await work(feed)
         except (Gone, Unavailable) as error:
             feed.push(error)
         except Exception as error:  # the watch must not go on deaf because of a fault of ours
