@@ -13,7 +13,6 @@ Pure: words and a mapping come in, values or ``Misconfigured`` go out.
 """
 
 import difflib
-import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -133,11 +132,7 @@ class Number(msgspec.Struct, frozen=True):
         """The number; ``int`` where it is whole, so that it prints as 15 and not as 15.0."""
         if (_whole if self.whole else _number)(text):
             number = float(text)  # not int(): that refuses 5,000 digits with an error of its own
-            if (
-                math.isfinite(number)
-                and self.lowest <= number <= self.highest
-                and (number > self.lowest or not self.above)
-            ):
+            if self.lowest <= number <= self.highest and (number > self.lowest or not self.above):
                 return int(number) if number.is_integer() and abs(number) <= 2**53 else number
         start = f"above {self.lowest:.12g} and at most" if self.above else f"from {self.lowest:.12g} to"
         raise ValueError(f"must be {self.what} {start} {self.highest:.12g}")

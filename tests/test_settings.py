@@ -542,6 +542,9 @@ CONTRADICTIONS = [
     ((*MCS, "--relay-service-suffix=-a-frontend"), {},
      "--relay-service-suffix (-a-frontend) and --frontend-service-suffix (-frontend) must differ, "
      "and none may end in the other: a Service would be both"),
+    ((*MCS, "--frontend-service-suffix=-x-pool-relay"), {},
+     "--relay-service-suffix (-pool-relay) and --frontend-service-suffix (-x-pool-relay) must differ, "
+     "and none may end in the other: a Service would be both"),
     (MCS, {"DISCOVERY_FRONTEND_SERVICE_SUFFIX": "-relay"},
      "--relay-service-suffix (-pool-relay) and DISCOVERY_FRONTEND_SERVICE_SUFFIX (-relay) must differ, "
      "and none may end in the other: a Service would be both"),
