@@ -7,6 +7,7 @@ rule fails is the body looked at a second time, field by field, so that the send
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Any, get_type_hints
 from urllib.parse import quote, unquote
@@ -24,7 +25,7 @@ MAX_METADATA = 64
 
 _decode = msgspec.json.Decoder(Registration).decode
 _encode = msgspec.json.Encoder().encode
-_sound_identifier = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,253}").fullmatch
+_control_character = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 _url = re.compile(
     r"https?://(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|[^\s\x00-\x20\x7f-\x9f/?#@:\[\]\\<>\"^`{|}%]+)"
     r"(?::(?P<port>[0-9]{1,5}))?(?:[/?#][^\s\x00-\x20\x7f-\x9f]*)?",
@@ -46,7 +47,7 @@ def parse(body: bytes) -> Registration:
         registration = _decode(body)
     except (msgspec.DecodeError, RecursionError, ValueError):
         raise _why(body) from None
-    if any(True for _ in _rule_faults(registration)):
+    if next(_rule_faults(registration), None) is not None:
         raise _why(body)
     return canonical(registration)
 
@@ -124,8 +125,8 @@ def key_from_path(path: str) -> PoolKey:
     except UnicodeDecodeError:
         raise ValueError("the percent-encoded bytes are not UTF-8") from None
     for name, part in zip(PoolKey._fields, key, strict=True):
-        for fault in _identifier_faults(part, name):
-            raise ValueError(f"{fault.path} {fault.message}")
+        if fault := _identifier_fault(part):
+            raise ValueError(f"{name} {fault}")
     return key
 
 
@@ -146,19 +147,41 @@ def _plain_number(number: Any) -> Any:
     return number
 
 
-# ---- rules beyond types
+# ---- rules beyond types; what most heartbeats repeat is judged once and remembered
+
+
+@lru_cache(maxsize=65_536)
+def _identifier_fault(value: str) -> str | None:
+    if not 1 <= len(value) <= 253:
+        return f"must have 1 to 253 characters, has {len(value)}"
+    if _control_character(value):
+        return "must not contain control characters"
+    if value[0].isspace() or value[-1].isspace():
+        return "must not begin or end with white space"
+    return "must not be '.' or '..'" if value in (".", "..") else None
+
+
+@lru_cache(maxsize=65_536)
+def _url_fault(value: str) -> str | None:
+    match = _url(value)
+    if match is None:
+        authority = re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]
+        if "@" in authority:
+            return "must not carry a user name or a password"
+        return "must be an http or https URL such as http://10.0.3.8:8000"
+    if (port := match["port"]) and not 1 <= int(port) <= 65535:
+        return "has a port outside 1 to 65535"
+    if address := match["ipv6"]:
+        try:
+            IPv6Address(address)
+        except ValueError:
+            return "has a host in brackets that is no IPv6 address"
+    return None
 
 
 def _identifier_faults(value: str, path: str) -> Iterator[Fault]:
-    if not _sound_identifier(value):
-        if not 1 <= len(value) <= 253:
-            yield Fault(path, f"must have 1 to 253 characters, has {len(value)}")
-        else:
-            yield Fault(path, "must not contain control characters")
-    elif value[0].isspace() or value[-1].isspace():
-        yield Fault(path, "must not begin or end with white space")
-    elif value in (".", ".."):
-        yield Fault(path, "must not be '.' or '..'")
+    if fault := _identifier_fault(value):
+        yield Fault(path, fault)
 
 
 def _model_faults(value: str, path: str) -> Iterator[Fault]:
@@ -166,30 +189,13 @@ def _model_faults(value: str, path: str) -> Iterator[Fault]:
         yield Fault(path, f"must have 1 to 512 characters, has {len(value)}")
 
 
-def _url_faults(value: str, path: str) -> Iterator[Fault]:
-    match = _url(value)
-    if match is None:
-        authority = value.partition("://")[2].split("/", 1)[0]
-        if "@" in authority.split("?", 1)[0].split("#", 1)[0]:
-            yield Fault(path, "must not carry a user name or a password")
-        else:
-            yield Fault(path, "must be an http or https URL such as http://10.0.3.8:8000")
-        return
-    if (port := match["port"]) and not 1 <= int(port) <= 65535:
-        yield Fault(path, "has a port outside 1 to 65535")
-    if address := match["ipv6"]:
-        try:
-            IPv6Address(address)
-        except ValueError:
-            yield Fault(path, "has a host in brackets that is no IPv6 address")
-
-
 def _urls_faults(limit: int) -> Callable[[tuple[str, ...], str], Iterator[Fault]]:
     def faults(values: tuple[str, ...], path: str) -> Iterator[Fault]:
         if len(values) > limit:
             yield Fault(path, f"must have at most {limit:,} entries, has {len(values):,}")
         for index, value in enumerate(values):
-            yield from _url_faults(value, f"{path}[{index}]")
+            if fault := _url_fault(value):
+                yield Fault(f"{path}[{index}]", fault)
 
     return faults
 

@@ -89,7 +89,7 @@ class RedisStore:
         self._feed: Subscription | None = None
         self._epoch: str | None = None
         self._highest = 0
-        self._candidate = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count())
+        self._candidate = map(f"{uuid.uuid4().hex}-{{}}".format, itertools.count())  # never the same one twice
         self._put_prefix = PUT.prefix(4 + 5, 4)
         self._shared_keys = b"".join(
             _bulk(name.encode()) for name in (self._names.revision, self._names.epoch, self._names.settling)
