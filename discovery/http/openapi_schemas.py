@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from discovery.model import Accepted, Listing, Registration, Router
-from discovery.registrations import MAX_FRONTENDS, MAX_METADATA, MAX_RELAYS
+from discovery.registration_rules import MAX_FRONTENDS, MAX_METADATA, MAX_RELAYS
 
 Schema = dict[str, Any]
 
@@ -216,7 +216,7 @@ def schemas() -> dict[str, Schema]:
 
 def _plain(schema: Any) -> Any:
     """The same with short types: an integer is a number, and a value or null is one type of two."""
-    if isinstance(schema, list):
+    if isinstance(schema, list | tuple):
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
