@@ -1,0 +1,99 @@
+"""``scripts/bench``: runs the goals that are asked for and prints one table."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.bench import expiry, fanout, propagation, reads, writes
+from tests.bench.goals import Row, table
+from tests.bench.load import CannotMeasure, require_wrk
+from tests.bench.plan import FULL, QUICK, Plan
+
+GOALS = ("R1", "R2", "R4", "W1", "P1", "S1", "S2", "E1")
+NEED_WRK = frozenset({"R1", "R2", "R4", "W1"})
+DESCRIPTION = """\
+Measures the service against references that do the least possible, in turn, in one run, on this machine. Only the
+ratios mean something: single figures move with whatever else the machine does. What each row is:
+  R1, R2  GET /pools on 16 connections, beside uvicorn alone (or Starlette) with the same bytes, and beside SCAN + MGET
+  R4      GET /pools with the current ETag
+  W1      POST /pools through Redis on 32 connections, beside ready bytes for SET PX and PUBLISH
+  P1      POST to one replica until another shows it, beside SET and PUBLISH until a subscriber has it
+  S1, S2  one event to many subscribers, and the memory of those that wait
+  E1      many leases that end at once, beside the `expired` events of Redis
+Exit code: 0 all goals met, 1 some not met, 2 could not measure.
+"""
+
+
+def main() -> int:
+    """Run, print, and give the exit code."""
+    arguments = _arguments()
+    plan = QUICK if arguments.quick else FULL
+    rows: list[Row] = []
+    started = time.time()
+    try:
+        if NEED_WRK & arguments.only:
+            require_wrk()
+        for measure in _parts(plan, arguments.only):
+            rows.extend(measure())
+    except CannotMeasure as error:
+        print(f"scripts/bench: {error}", file=sys.stderr)
+        return 2
+    rows = [row for row in rows if row.goal in arguments.only]
+    print(table(rows))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(_report(rows, started, arguments.quick), indent=1) + "\n")
+    return 1 if any(row.met is False for row in rows) else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "scripts/bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="short windows and fewer sizes: under three minutes")
+    parser.add_argument(
+        "--only", type=_goals, default=frozenset(GOALS), metavar="R1,W1", help=f"some of {','.join(GOALS)}"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every sample to this file")
+    return parser.parse_args()
+
+
+def _goals(text: str) -> frozenset[str]:
+    wanted = frozenset(name.strip().upper() for name in text.split(","))
+    if unknown := wanted - frozenset(GOALS):
+        raise argparse.ArgumentTypeError(f"there is no goal {', '.join(sorted(unknown))}; there are {', '.join(GOALS)}")
+    return wanted
+
+
+def _parts(plan: Plan, wanted: frozenset[str]) -> Iterator[Callable[[], Iterator[Row]]]:
+    if wanted & {"R1", "R2"}:
+        yield lambda: reads.measure_lists(plan, wanted)
+    if "R4" in wanted:
+        yield lambda: reads.measure_not_modified(plan)
+    if "W1" in wanted:
+        yield lambda: writes.measure(plan)
+    if "P1" in wanted:
+        yield lambda: propagation.measure(plan)
+    if wanted & {"S1", "S2"}:
+        yield lambda: fanout.measure(plan)
+    if "E1" in wanted:
+        yield lambda: expiry.measure(plan)
+
+
+def _report(rows: list[Row], started: float, quick: bool) -> dict[str, object]:
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "took_secs": round(time.time() - started, 1),
+        "quick": quick,
+        "processors": os.cpu_count(),
+        "python": platform.python_version(),
+        "rows": [row.as_json() for row in rows],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

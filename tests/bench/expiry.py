@@ -1,0 +1,152 @@
+"""E1: many leases that end at one moment, until the last is out of the list.
+
+Registrations are made through one replica, all keys then get one deadline by hand, and a second replica that was
+started after that is watched. Beside it Redis itself: the ``expired`` events of as many keys with one deadline.
+"""
+
+import http.client
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import redis
+
+from tests.bench.goals import NONE_AT_ALL, Bound, Row
+from tests.bench.load import CannotMeasure, Peer, get_request, register_all, registration
+from tests.bench.plan import Plan
+from tests.bench.reads import fill
+from tests.bench.servers import product, redis_server
+from tests.live.redis_server import RedisServer
+
+LEASE_SECS = 60.0
+NOTICE_SECS = 6.0
+PATIENCE_SECS = 30.0
+
+
+def measure(plan: Plan) -> Iterator[Row]:
+    """E1."""
+    goal = Row("E1", f"last of {plan.leases:,} leases late by", "ms", Bound("<=", 0.5), "redis expired")
+    early = Row("E1", "gone before their deadline", "pools", NONE_AT_ALL)
+    twice = Row("E1", "gone twice", "pools", NONE_AT_ALL)
+    bodies = [registration(index) for index in range(plan.leases)]
+    for _ in plan.rounds():
+        limit = _announced_by_redis(bodies)
+        seen = _left_the_list(bodies)
+        goal.add(seen.late_ms, limit)
+        early.add(seen.early)
+        twice.add(seen.twice)
+        plan.tell(goal, early, twice)
+    yield from (goal, early, twice)
+
+
+def _announced_by_redis(bodies: list[bytes]) -> float:
+    with redis_server("--notify-keyspace-events", "Ex") as server:
+        client: Any = redis.Redis(port=server.port)
+        events = client.pubsub(ignore_subscribe_messages=True)
+        events.subscribe("__keyevent@0__:expired")
+        events.get_message(timeout=1)
+        deadline_ms = round((time.time() + NOTICE_SECS) * 1000)
+        fill(server.port, bodies, deadline_ms)
+        _check_time_left(deadline_ms)
+        missing, patience = len(bodies), time.monotonic() + NOTICE_SECS + PATIENCE_SECS
+        while missing:
+            if events.get_message(timeout=1) is not None:
+                missing -= 1
+            elif time.monotonic() > patience:
+                raise CannotMeasure(f"Redis announced no end of {missing} keys")
+        late = time.time() * 1000 - deadline_ms
+        client.close()
+        return late
+
+
+@dataclass
+class Departures:
+    """What the stream and the list of a replica said about the end of many leases."""
+
+    late_ms: float = 0.0
+    early: int = 0
+    twice: int = 0
+    listed: set[str] = field(default_factory=set)
+
+    def take(self, event: str, data: bytes, before_deadline: bool) -> None:
+        """Count one event of the stream."""
+        if event == "delete":
+            self.drop({msgspec.json.decode(data)["dgd_name"]}, before_deadline)
+        elif event == "snapshot":
+            names = {pool["dgd_name"] for pool in msgspec.json.decode(data)["pools"]}
+            self.drop(self.listed - names, before_deadline)
+            self.listed |= names
+
+    def drop(self, names: set[str], before_deadline: bool) -> None:
+        """These pools have left."""
+        self.twice += len(names - self.listed)
+        self.early += len(names) if before_deadline else 0
+        self.listed -= names
+
+
+def _left_the_list(bodies: list[bytes]) -> Departures:
+    flags = ("--mass-loss-hold-secs", "0")
+    with redis_server() as server:
+        with product(server.url, *flags, lease=LEASE_SECS) as first:
+            register_all(first.port, bodies)
+        deadline_ms = round((time.time() + NOTICE_SECS) * 1000)
+        _end_all_at(server, deadline_ms, len(bodies))
+        with product(server.url, *flags, lease=LEASE_SECS) as second:
+            return _follow(second.port, deadline_ms, len(bodies))
+
+
+def _end_all_at(server: RedisServer, deadline_ms: int, expected: int) -> None:
+    client = redis.Redis(port=server.port)
+    names = list(client.scan_iter("{discovery}:pool:*", count=1000))
+    if len(names) != expected:
+        raise CannotMeasure(f"Redis holds {len(names)} registrations, not {expected}")
+    batch = client.pipeline(transaction=False)
+    for name in names:
+        batch.pexpireat(name, deadline_ms)
+    batch.execute()
+    client.close()
+
+
+def _follow(port: int, deadline_ms: int, expected: int) -> Departures:
+    seen = Departures()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=NOTICE_SECS + PATIENCE_SECS)
+    connection.request("GET", "/pools/events")
+    events = _events(connection.getresponse())
+    seen.take(*next(events), False)
+    _check_time_left(deadline_ms)
+    if len(seen.listed) != expected:
+        raise CannotMeasure(f"the replica lists {len(seen.listed)} pools at the start, not {expected}")
+    peer = Peer(port)
+    while seen.listed:
+        event, data = next(events)
+        seen.take(event, data, time.time() * 1000 < deadline_ms)
+    listed = msgspec.json.decode(peer.ask(get_request("/pools")))["pools"]
+    seen.late_ms = time.time() * 1000 - deadline_ms
+    if listed:
+        raise CannotMeasure(f"the stream said that all pools are gone, but {len(listed)} are listed")
+    connection.close()
+    peer.close()
+    return seen
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, bytes]]:
+    """Name and data of each event of a stream."""
+    pieces: list[bytes] = []  # joined only where an event ends: a snapshot of many pools comes in many pieces
+    while data := response.read1(1 << 20):
+        pieces.append(data)
+        if b"\n\n" not in pieces[-1] and not data.startswith(b"\n"):
+            continue
+        *events, rest = b"".join(pieces).split(b"\n\n")
+        pieces = [rest]
+        for event in events:
+            fields = dict(line.partition(b": ")[::2] for line in event.split(b"\n"))
+            if b"data" in fields:
+                yield fields[b"event"].decode(), fields[b"data"]
+    raise CannotMeasure("the stream ended")
+
+
+def _check_time_left(deadline_ms: int) -> None:
+    if time.time() * 1000 > deadline_ms - 200:
+        raise CannotMeasure("this machine is too slow now: the deadline came before everything was in place")

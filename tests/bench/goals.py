@@ -1,0 +1,130 @@
+"""Goals, their samples and the table: pure arithmetic and text, no measuring."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a figure has to be: ``at least`` or ``at most`` a number, as a ratio where there is a reference."""
+
+    sign: Literal[">=", "<="]
+    value: float
+
+    def holds(self, figure: float) -> bool:
+        """Whether the figure is on the right side; one that is no number never is."""
+        return figure >= self.value if self.sign == ">=" else figure <= self.value
+
+
+@dataclass
+class Row:
+    """One line of the table: the samples of the product and of its reference, round by round.
+
+    Without a reference the bound is about the product's own figure; without a bound the row only informs.
+    """
+
+    goal: str
+    what: str
+    unit: str
+    bound: Bound | None
+    reference_name: str | None = None
+    product: list[float] = field(default_factory=list)
+    reference: list[float] = field(default_factory=list)
+
+    def add(self, product: float, reference: float | None = None) -> None:
+        """Keep the samples of one round."""
+        if (reference is None) != (self.reference_name is None):
+            raise ValueError(f"{self.goal} {self.what}: a sample of {self.reference_name} is missing, or not wanted")
+        self.product.append(product)
+        if reference is not None:
+            self.reference.append(reference)
+
+    @property
+    def figure(self) -> float:
+        """The ratio of the medians, or the product's median where there is no reference."""
+        middle = statistics.median(self.product)
+        return middle if self.reference_name is None else _divide(middle, statistics.median(self.reference))
+
+    @property
+    def figures(self) -> list[float]:
+        """The same, round by round."""
+        if self.reference_name is None:
+            return list(self.product)
+        return [_divide(product, reference) for product, reference in zip(self.product, self.reference, strict=True)]
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met; None where the row only informs."""
+        if self.bound is None:
+            return None
+        # A count of losses is a promise about every round, not about the middle one.
+        figure = max(self.product) if self.bound == NONE_AT_ALL else self.figure
+        return self.bound.holds(figure)
+
+    def as_json(self) -> dict[str, object]:
+        """Everything that was measured."""
+        return {
+            "goal": self.goal,
+            "what": self.what,
+            "unit": self.unit,
+            "reference": self.reference_name,
+            "wanted": _wanted(self),
+            "figure": self.figure,
+            "figures": self.figures,
+            "product_samples": self.product,
+            "reference_samples": self.reference,
+            "met": self.met,
+        }
+
+
+NONE_AT_ALL = Bound("<=", 0)
+
+
+def _divide(product: float, reference: float) -> float:
+    return product / reference if reference else float("nan")
+
+
+def _number(value: float) -> str:
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+def _spread(samples: Sequence[float]) -> str:
+    return f"{_number(statistics.median(samples))} ({_number(min(samples))}..{_number(max(samples))})"
+
+
+def _wanted(row: Row) -> str:
+    against = "" if row.reference_name is None else f"x {row.reference_name}"
+    if row.bound is None:
+        return against.replace("x ", "beside ", 1) or "-"
+    return f"{row.bound.sign} {row.bound.value:g}{against or ' ' + row.unit}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """All rows as a Markdown table, and the count of goals met as the last line."""
+    lines = [["goal", "what", "wanted", "ratio", "by round", "product", "reference", "unit", "met"]]
+    for row in rows:
+        compared = row.reference_name is not None
+        lines.append(
+            [
+                row.goal,
+                row.what,
+                _wanted(row),
+                f"{row.figure:.2f}x" if compared else "-",
+                f"{min(row.figures):.2f}..{max(row.figures):.2f}" if compared else "-",
+                _spread(row.product),
+                _spread(row.reference) if compared else "-",
+                row.unit,
+                {True: "met", False: "NOT MET", None: "-"}[row.met],
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    text = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ]
+    counted = [row.met for row in rows if row.met is not None]
+    return "\n".join([*text, "", f"{sum(counted)} of {len(counted)} goals met"])

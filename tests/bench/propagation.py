@@ -1,0 +1,175 @@
+"""P1: a POST to one replica until it is on the stream, and in the list, of another; idle, one watcher.
+
+Beside it Redis itself: SET and PUBLISH by redis-py until one subscriber has the message. The watcher is a process of
+its own in both cases, and does nothing but look for marks.
+"""
+
+import multiprocessing
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import redis
+
+from tests.bench.goals import NONE_AT_ALL, Bound, Row
+from tests.bench.load import MARK, CannotMeasure, Peer, get_request, mark, post_request, register_all, registration
+from tests.bench.plan import Plan
+from tests.bench.servers import product, redis_server
+
+GAP_SECS = 0.02
+CHANNEL = "changes"
+SUBSCRIBE = b"*2\r\n$9\r\nSUBSCRIBE\r\n$7\r\n%b\r\n" % CHANNEL.encode()
+FIRST_COUNTED = 10_000_000
+
+
+def measure(plan: Plan) -> Iterator[Row]:
+    """P1."""
+    stream = Row("P1", "POST to A until on B's stream, p50", "ms", Bound("<=", 3), "redis")
+    listed = Row("P1", "POST to A until in B's list, p50", "ms", Bound("<=", 3), "redis")
+    late = Row("P1", "POST to A until on B's stream, p99", "ms", Bound("<=", 50))
+    lost = Row("P1", f"lost of {plan.counted_writes:,} writes", "writes", NONE_AT_ALL)
+    numbers = iter(range(1, FIRST_COUNTED))
+    with redis_server() as shared, redis_server() as alone, product(shared.url) as a, product(shared.url) as b:
+        client = redis.Redis(port=alone.port)
+        to_a, of_b = Peer(a.port), Peer(b.port)
+        register_all(a.port, [registration(0)])
+        for _ in plan.rounds():
+            with watched(alone.port, SUBSCRIBE) as watcher:
+                limit = _until_seen(lambda number: _publish(client, number), watcher, plan.writes, numbers)
+            with watched(b.port, get_request("/pools/events")) as watcher:
+                seen = _until_seen(lambda number: _post(to_a, number), watcher, plan.writes, numbers)
+            found = [_until_listed(to_a, of_b, next(numbers)) for _ in range(plan.writes)]
+            stream.add(percentile(seen, 0.5), percentile(limit, 0.5))
+            late.add(percentile(seen, 0.99))
+            listed.add(percentile(found, 0.5), percentile(limit, 0.5))
+            plan.tell(stream, late, listed)
+        lost.add(_count_lost(a.port, b.port, plan.counted_writes))
+        plan.tell(lost)
+        client.close()
+    yield from (stream, listed, late, lost)
+
+
+def percentile(samples: list[float], share: float) -> float:
+    """The sample that ``share`` of all are below; samples must not be empty."""
+    return sorted(samples)[min(len(samples) - 1, int(len(samples) * share))]
+
+
+def _publish(client: "redis.Redis", number: int) -> None:
+    body = registration(0, number)
+    both = client.pipeline(transaction=True)
+    both.set("pool:0", body, px=15_000)
+    both.publish(CHANNEL, body)
+    both.execute()
+
+
+def _post(peer: Peer, number: int) -> None:
+    peer.ask(post_request(registration(0, number)))
+
+
+def _until_seen(write: Callable[[int], None], watcher: "Watcher", writes: int, numbers: Iterator[int]) -> list[float]:
+    """Milliseconds from before each write until the watcher had it."""
+    sent: dict[int, int] = {}
+    for _ in range(writes):
+        number = next(numbers)
+        sent[number] = time.monotonic_ns()
+        write(number)
+        time.sleep(GAP_SECS)  # so that each write meets an idle service
+    seen = watcher.stop(expected=next(reversed(sent)))
+    missing = sent.keys() - seen.keys()
+    if missing:
+        raise CannotMeasure(f"{len(missing)} of {writes} writes were never seen")
+    return [(seen[number] - at) / 1e6 for number, at in sent.items()]
+
+
+def _until_listed(to_a: Peer, of_b: Peer, number: int) -> float:
+    """Milliseconds from before the POST until an answer of the other replica shows it."""
+    request, look, wanted = post_request(registration(0, number)), get_request("/pools"), mark(number)
+    time.sleep(GAP_SECS)
+    started = time.monotonic_ns()
+    to_a.send(request)
+    while wanted not in of_b.ask(look):
+        if time.monotonic_ns() - started > 10e9:
+            raise CannotMeasure("a write was not in the other replica's list after 10 s")
+    found = time.monotonic_ns()
+    status, body = to_a.answer()
+    if status != 200:
+        raise CannotMeasure(f"a registration was answered with {status}: {body[:200]!r}")
+    return (found - started) / 1e6
+
+
+def _count_lost(a: int, b: int, writes: int) -> int:
+    """As many pools as writes, each written once, as fast as they are taken: which of them the stream never showed."""
+    last = FIRST_COUNTED + writes - 1
+    with watched(b, get_request("/pools/events")) as watcher:
+        register_all(a, [registration(1 + index, FIRST_COUNTED + index) for index in range(writes)])
+        seen = watcher.stop(expected=last)
+    peer = Peer(b)
+    listed = {int(found) for found in MARK.findall(peer.ask(get_request("/pools")))}
+    peer.close()
+    wanted = set(range(FIRST_COUNTED, last + 1))
+    return len(wanted - (seen.keys() & listed))
+
+
+# ---- the watcher
+
+
+class Watcher:
+    """The process that reads one socket; ``stop`` ends it and gives the time of the first sight of each mark."""
+
+    def __init__(self, pipe: "Connection") -> None:
+        self._pipe = pipe
+
+    def stop(self, expected: int, within: float = 20) -> dict[int, int]:
+        """Wait until mark ``expected`` was seen, or not within so many seconds."""
+        self._pipe.send((expected, within))
+        seen: dict[int, int] = self._pipe.recv()
+        return seen
+
+
+@contextmanager
+def watched(port: int, hello: bytes) -> Iterator[Watcher]:
+    """A watcher that has sent ``hello`` and read the first answer to it."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=_watch, args=(port, hello, there), daemon=True)
+    process.start()
+    try:
+        if not here.poll(20) or here.recv() != "ready":
+            raise CannotMeasure("the watcher heard nothing")
+        yield Watcher(here)
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _watch(port: int, hello: bytes, pipe: "Connection") -> None:
+    seen: dict[int, int] = {}
+    peer = socket.create_connection(("127.0.0.1", port))
+    peer.sendall(hello)
+    rest = peer.recv(1 << 20)
+    pipe.send("ready")
+    expected, deadline, told = -1, float("inf"), False
+    listening: list[Any] = [peer, pipe]
+    while time.monotonic() < deadline and (not told or expected not in seen):
+        wait = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+        readable, _, _ = select.select(listening, [], [], wait)
+        if peer in readable:
+            data = peer.recv(1 << 20)
+            now = time.monotonic_ns()
+            rest += data
+            end = 0
+            for found in MARK.finditer(rest):
+                seen.setdefault(int(found[1]), now)
+                end = found.end()
+            rest = rest[max(end, len(rest) - 64) :]  # a mark may lie in two reads
+            if not data:
+                break
+        if pipe in readable:
+            (expected, within), told = pipe.recv(), True
+            listening.remove(pipe)
+            deadline = time.monotonic() + within
+    pipe.send(seen)

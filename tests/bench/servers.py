@@ -1,0 +1,103 @@
+"""Every server that a run needs, each a process of its own on the loopback, ended when its block ends."""
+
+import contextlib
+import http.client
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.live.redis_server import RedisServer
+from tests.live.replica import PROJECT, Replica
+from tests.live.signs import await_sign, free_port
+
+LONG_LEASE = 86_400.0
+
+
+@contextlib.contextmanager
+def redis_server(*arguments: str) -> Iterator[RedisServer]:
+    """A Redis that writes nothing to disk."""
+    with tempfile.TemporaryDirectory(prefix="discovery-bench-") as directory:
+        server = RedisServer("redis", Path(directory), *arguments)
+        try:
+            yield server.start()
+        finally:
+            server.close()
+
+
+@contextlib.contextmanager
+def product(redis_url: str | None = None, *flags: str, lease: float = LONG_LEASE) -> Iterator[Replica]:
+    """One replica of the service; its registrations need no heartbeat during a run."""
+    with tempfile.TemporaryDirectory(prefix="discovery-bench-") as directory:
+        replica = Replica(
+            Path(directory),
+            redis_url=redis_url,
+            lease=lease,
+            heartbeat=lease / 3,
+            flags=("--log-level", "warning", *flags),
+        )
+        try:
+            yield replica.start()
+        finally:
+            replica.close()
+
+
+class Reference:
+    """A running reference."""
+
+    def __init__(self, name: str, port: int, process: "subprocess.Popen[bytes]") -> None:
+        self.name = name
+        self.port = port
+        self.pid = process.pid
+        self._process = process
+
+    def answers(self) -> bool:
+        """Whether it takes requests; an error when it has ended."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the reference {self.name} ended with {self._process.returncode}")
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
+        try:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def reference(name: str, *, body: bytes = b"", redis_port: int = 0) -> Iterator[Reference]:
+    """One of the applications of ``references``, served by uvicorn."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="discovery-bench-") as directory:
+        path = Path(directory, "body")
+        path.write_bytes(body)
+        command = [sys.executable, "-m", "tests.bench.references", name, str(port), str(path), str(redis_port)]
+        process = subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.DEVNULL)
+        try:
+            started = Reference(name, port, process)
+            await_sign(started.answers, 20, f"the reference {name} answers")
+            yield started
+        finally:
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_secs(pid: int) -> float:
+    """The processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def resident_kib(pid: int) -> int:
+    """The resident memory of a process in KiB."""
+    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])
