@@ -246,12 +246,10 @@ class Replica:
         """Whether all these pools are listed now."""
         return set(names) <= set(self.pools().names)
 
-    def counter(self, path: str) -> Any:
-        """A figure under ``counters`` of ``/status``; dots go down into objects, what is absent counts 0."""
-        value = self.get("/status").json["counters"]
-        for part in path.split("."):
-            value = value.get(part, 0)
-        return value
+    def counter(self, name: str) -> float:
+        """A figure under ``counters`` of ``/status``, summed over its labels, which follow the name after ``_``."""
+        counters = self.get("/status").json["counters"]
+        return sum(value for full, value in counters.items() if full == name or full.startswith(f"{name}_"))
 
     def connect(self, timeout: float = 10) -> socket.socket:
         """A bare connection, for requests that no well-behaved client would send."""

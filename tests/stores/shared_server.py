@@ -1,0 +1,237 @@
+"""A server that several replicas share, in memory and on virtual time, with every fault that a real one can have.
+
+It keeps the same words as Redis does for the service: values under leases, a revision, an epoch, a settling mark, and
+announcements that reach whoever listens at that moment. Each replica has a ``View`` of it: a store whose path can refuse,
+fall silent, or go deaf.
+"""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal, TypeVar
+
+import msgspec
+
+from discovery.errors import Gone, Unavailable
+from discovery.model import PoolKey
+from discovery.stores import Deleted, Event, Health, Listed, Outcome, Put, Remaining, Stored
+
+Result = TypeVar("Result")
+Path = Literal["up", "refusing", "silent"]
+
+CALL_SECS = 1.0
+CHECK_SECS = 0.7
+TRAVEL_SECS = 0.002
+
+
+class SharedServer:
+    """What is stored. ``lose_everything`` empties it, as FLUSHALL does."""
+
+    def __init__(self, lease_secs: float, clock: Callable[[], float]) -> None:
+        self.lease_secs = lease_secs
+        self.clock = clock
+        self.views: list[View] = []
+        self._values: dict[PoolKey, tuple[bytes, float, float]] = {}
+        self._revision = 0
+        self._epoch = ""
+        self._settling: tuple[str, float] | None = None
+        self._epochs = itertools.count(1)
+
+    def held(self) -> dict[PoolKey, tuple[bytes, float, float]]:
+        """The values whose leases run: bytes, the end of the lease, and since when it has been this value."""
+        now = self.clock()
+        self._values = {key: value for key, value in self._values.items() if value[1] > now}
+        return self._values
+
+    def lose_everything(self) -> None:
+        """All keys are gone, the epoch too; nobody is told."""
+        self._values, self._revision, self._epoch, self._settling = {}, 0, "", None
+
+    def lose(self, key: PoolKey) -> None:
+        """One key is gone, and nobody is told."""
+        self._values.pop(key, None)
+
+    def epoch(self) -> str:
+        """The epoch, made when absent."""
+        if not self._epoch:
+            self._epoch = f"epoch-{next(self._epochs)}"
+            self.settle("a new epoch")
+        return self._epoch
+
+    def settle(self, reason: str) -> None:
+        """Mark the content as not whole for one lease."""
+        self._settling = (reason, self.clock() + self.lease_secs)
+
+    def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
+        """Store or renew."""
+        now = self.clock()
+        old = self.held().get(key)
+        if old is not None and old[0] == value:
+            self._values[key] = (value, now + lease_secs, old[2])
+            return Outcome(False, False, self._revision, self.epoch())
+        self._values[key] = (value, now + lease_secs, now)
+        self._revision += 1
+        self._announce(Put(key, value, lease_secs, self.epoch(), self._revision))
+        return Outcome(old is None, True, self._revision, self.epoch())
+
+    def delete(self, key: PoolKey, instance_id: str | None) -> Deleted | None:
+        """Remove and announce."""
+        stored = self.held().get(key)
+        if instance_id is not None and (
+            stored is None or msgspec.json.decode(stored[0]).get("instance_id") != instance_id
+        ):
+            return None
+        self._values.pop(key, None)
+        self._revision += 1
+        deleted = Deleted(key, self.epoch(), self._revision)
+        self._announce(deleted)
+        return deleted
+
+    def health(self, asked_at: float) -> Health:
+        """Epoch, revision and settling as they are now."""
+        epoch = self.epoch()
+        running = self._settling is not None and self._settling[1] > self.clock()
+        return Health(asked_at, epoch, self._revision, self._settling[0] if running and self._settling else None)
+
+    def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
+        """Seconds left of these leases, and then the epoch."""
+        now, held = self.clock(), self.held()
+        return Remaining([held[key][1] - now if key in held else None for key in keys], self._epoch or None)
+
+    def items(self) -> dict[PoolKey, Stored]:
+        """Everything that is held."""
+        now = self.clock()
+        return {key: Stored(value, end - now) for key, (value, end, _) in self.held().items()}
+
+    def _announce(self, event: Put | Deleted) -> None:
+        for view in self.views:
+            view.hear(event)
+
+
+class View:
+    """The store as one replica reaches it."""
+
+    def __init__(self, server: SharedServer) -> None:
+        self.server = server
+        self.path: Path = "up"
+        self.deaf = False
+        self._messages: deque[Put | Deleted] = deque()
+        self._wake = asyncio.Event()
+        self._again = asyncio.Event()
+        self._late: set[asyncio.Task[None]] = set()
+        self._position: tuple[str, int] = ("", 0)
+        server.views.append(self)
+
+    def set_path(self, path: Path) -> None:
+        """Let the path fail or work; what waits on a silent path goes through when it works again."""
+        self.path = path
+        if path == "up":
+            self._again.set()
+        else:
+            self._again.clear()
+        if path == "refusing":
+            self._wake.set()
+
+    def hear(self, event: Put | Deleted) -> None:
+        """An announcement, unless nobody listens."""
+        if self.path == "up" and not self.deaf:
+            self._messages.append(event)
+            self._wake.set()
+
+    async def _call(self, work: Callable[[], Result]) -> Result:
+        await asyncio.sleep(TRAVEL_SECS)
+        if self.path == "refusing":
+            raise Unavailable("connection refused")
+        if self.path == "silent":
+            self._later(work)
+            await asyncio.sleep(CALL_SECS)
+            raise Unavailable("no answer in time")
+        result = work()
+        await asyncio.sleep(TRAVEL_SECS)
+        if self.path != "up":
+            raise Unavailable("the connection broke before the answer")
+        return result
+
+    def _later(self, work: Callable[[], object]) -> None:
+        """A frozen server does what it was told once it is thawed, though nobody waits for the answer any more."""
+
+        async def wait() -> None:
+            await self._again.wait()
+            work()
+
+        task = asyncio.create_task(wait())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
+        """See ``Store.put``."""
+        return await self._call(lambda: self.server.put(key, value, lease_secs))
+
+    async def delete(self, key: PoolKey, instance_id: str | None) -> Deleted | None:
+        """See ``Store.delete``."""
+        return await self._call(lambda: self.server.delete(key, instance_id))
+
+    async def list_all(self) -> Listed:
+        """See ``Store.list_all``."""
+        self._messages.clear()
+        self.deaf = False
+        asked_at = self.server.clock()
+        health = await self._call(lambda: self.server.health(asked_at))
+        items = await self._call(self.server.items)
+        self._position = (health.epoch, health.revision)
+        return Listed(health, items)
+
+    async def watch(self, listed: Listed) -> AsyncIterator[Event]:
+        """See ``Store.watch``."""
+        check_at = self.server.clock() + CHECK_SECS
+        while True:
+            while self._messages:
+                if (event := self._follow(self._messages.popleft())) is not None:
+                    yield event
+            if self.path == "refusing":
+                raise Unavailable("the connection was lost")
+            if self.server.clock() >= check_at:
+                yield await self._check()
+                check_at = self.server.clock() + CHECK_SECS
+                continue
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(check_at):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    def _follow(self, event: Put | Deleted) -> Event | None:
+        epoch, revision = self._position
+        if event.epoch == epoch and event.revision <= revision:
+            return None
+        if event.epoch != epoch or event.revision != revision + 1:
+            raise Gone("gap", f"{event.revision} came after {revision}")
+        self._position = (epoch, event.revision)
+        return event
+
+    async def _check(self) -> Health:
+        asked_at = self.server.clock()
+        health = await self._call(lambda: self.server.health(asked_at))
+        heard = {(event.epoch, event.revision) for event in self._messages} | {self._position}
+        if health.epoch != self._position[0]:
+            raise Gone("loss", "another epoch")
+        if (health.epoch, health.revision) not in heard:
+            raise Gone("gap", "announcements are missing")
+        return health
+
+    async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
+        """See ``Store.remaining``."""
+        return await self._call(lambda: self.server.remaining(keys))
+
+    async def settle(self, reason: str) -> None:
+        """See ``Store.settle``."""
+        await self._call(lambda: self.server.settle(reason))
+
+    async def close(self) -> None:
+        """See ``Store.close``."""
+
+    def describe(self) -> dict[str, object]:
+        """See ``Store.describe``."""
+        return {"kind": "shared"}

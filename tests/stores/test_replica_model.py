@@ -1,0 +1,372 @@
+"""Relays register, renew, fall silent and deregister through two replicas while their store fails in every way.
+
+A state machine on virtual time. The promises are judged twenty times a second against what the shared server holds and
+what each replica has published, not against what the replica thinks of itself.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from discovery import registrations
+from discovery.errors import Unavailable
+from discovery.metrics import Counters
+from discovery.model import PoolKey, Registration
+from discovery.stores.replica import Change, Replica
+from tests.stores.shared_server import Path, SharedServer, View
+from tests.virtual_time import VirtualTimeLoop
+
+LEASE = 6.0
+HEARTBEAT = 1.0
+RETRY = 1.0
+
+# What the service may take to notice: a call that is silent for a second, a backoff of a second, a check.
+NOTICE = 3.0
+# From the end of a lease, or of a hold, to the moment the pool has left.
+SLACK = 1.0
+
+KEYS = [PoolKey("c1", "n1", name) for name in ("p1", "p2", "p3")]
+
+
+class Judged:
+    """One replica with all that it ever published, and what the judge has to remember of its path to the store."""
+
+    def __init__(self, name: str, server: SharedServer, loop: VirtualTimeLoop) -> None:
+        self.name = name
+        self.view = View(server)
+        self.loop = loop
+        self.listed: dict[PoolKey, Registration] = {}
+        self.published = False
+        self.claimed = False
+        self.claimed_until = 0.0
+        self.up_since = loop.time()
+        self.down_since: float | None = None
+        self.readable = 0.0
+        self.start()
+
+    def start(self) -> None:
+        self.listed, self.published, self.claimed = {}, False, False
+        self.seen: set[PoolKey] = set()
+        self.started = self.loop.time()
+        self.up_since = max(self.up_since, self.started)
+        self.replica = Replica(
+            self.view,
+            lease_secs=LEASE,
+            heartbeat_secs=HEARTBEAT,
+            max_pools=100,
+            counters=Counters(),
+            on_change=self._take,
+            clock=self.loop.time,
+        )
+        self.task = self.loop.create_task(self.replica.run())
+
+    def _take(self, changes: Sequence[Change], complete: bool, complete_until: float) -> None:
+        for key, registration in changes:
+            if registration is None:
+                assert key in self.listed, f"{self.name} removed {key}, which it had not listed"
+                del self.listed[key]
+            else:
+                self.listed[key] = registration
+        self.published = True
+        self.claimed, self.claimed_until = complete, complete_until
+
+    @property
+    def complete(self) -> bool:
+        return self.claimed and self.loop.time() < self.claimed_until
+
+    def restart(self) -> None:
+        self.task.cancel()
+        self.loop.run(asyncio.wait_for(asyncio.gather(self.task, return_exceptions=True), 10))
+        self.start()
+
+    def set_path(self, path: Path) -> None:
+        now = self.loop.time()
+        if path == "up":
+            if self.down_since is not None:
+                self.up_since = now
+            self.down_since = None
+        elif self.down_since is None:
+            self.down_since = now
+        self.view.set_path(path)
+
+    def up_for(self) -> float:
+        return 0.0 if self.down_since is not None else self.loop.time() - self.up_since
+
+
+@dataclass
+class Pool:
+    """One relay as it is and as it was answered."""
+
+    key: PoolKey
+    model: str = "m0"
+    beating: bool = False
+    accepted_at: float = float("-inf")
+    first_accepted_at: float = float("inf")
+    readable_then: dict[str, float] = field(default_factory=dict)
+
+
+class ReplicasAgainstTheTruth(RuleBasedStateMachine):
+    """Two replicas, three pools, one server."""
+
+    @initialize(seed=st.integers(0, 2**32))
+    def begin(self, seed: int) -> None:
+        random.seed(seed)
+        self.loop = VirtualTimeLoop()
+        asyncio.set_event_loop(self.loop)
+        self.server = SharedServer(LEASE, self.loop.time)
+        self.server.epoch()
+        self.loop.pass_time(LEASE + 1)
+        self.replicas = [Judged(name, self.server, self.loop) for name in "ab"]
+        self.pools = {key: Pool(key) for key in KEYS}
+        self.absent_since: dict[PoolKey, float] = dict.fromkeys(KEYS, self.loop.time())
+        self.lost_at = float("-inf")
+        self.troubled_at = self.loop.time()
+        self.tasks = {key: self.loop.create_task(self._beat(pool)) for key, pool in self.pools.items()}
+        self._let_pass(NOTICE)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        for task in self.tasks.values():
+            assert not task.done() or task.exception() is None
+        for judged in self.replicas:
+            assert not judged.task.done(), judged.task
+        self.loop.shut()
+        asyncio.set_event_loop(None)
+
+    # Relays
+
+    async def _beat(self, pool: Pool) -> None:
+        turn = random.randrange(2)
+        while True:
+            if not pool.beating:
+                await asyncio.sleep(0.05)
+                continue
+            judged = self.replicas[turn % 2]
+            turn += 1
+            try:
+                await self._register(pool, judged)
+            except Unavailable:
+                await asyncio.sleep(RETRY)
+            else:
+                await asyncio.sleep(HEARTBEAT * random.uniform(0.9, 1.0))
+
+    async def _register(self, pool: Pool, judged: Judged) -> None:
+        sent = self.loop.time()
+        registration = registrations.canonical(Registration(*pool.key, model=pool.model))
+        replica = judged.replica
+        async with asyncio.timeout(1.5):
+            try:
+                await replica.put(registration)
+            except TimeoutError as error:
+                raise Unavailable("no answer") from error
+        pool.accepted_at = sent
+        pool.first_accepted_at = min(pool.first_accepted_at, self.loop.time())
+        pool.readable_then = {each.name: each.readable for each in self.replicas}
+        if replica is judged.replica and judged.published and pool.beating:
+            assert judged.listed.get(pool.key) is not None, f"{judged.name} accepted {pool.key} and does not list it"
+
+    @rule(key=st.sampled_from(KEYS))
+    def start_beating(self, key: PoolKey) -> None:
+        pool = self.pools[key]
+        if not pool.beating:
+            pool.beating, pool.accepted_at, pool.first_accepted_at = True, float("-inf"), float("inf")
+        self._let_pass(0.3)
+
+    @rule(key=st.sampled_from(KEYS), model=st.sampled_from(["m0", "m1"]))
+    def say_something_else(self, key: PoolKey, model: str) -> None:
+        self.pools[key].model = model
+
+    @rule(key=st.sampled_from(KEYS))
+    def fall_silent(self, key: PoolKey) -> None:
+        self.pools[key].beating = False
+
+    @rule(key=st.sampled_from(KEYS), through=st.integers(0, 1))
+    def deregister(self, key: PoolKey, through: int) -> None:
+        """A relay ends its heartbeat in flight, then says goodbye."""
+        self.pools[key].beating = False
+        self._let_pass(1.6)
+        judged = self.replicas[through]
+        try:
+            self.loop.run(asyncio.wait_for(judged.replica.delete(key, None), 1.5))
+        except (Unavailable, TimeoutError):
+            return
+        if key not in self.server.held():
+            assert key not in judged.listed, f"{judged.name} still lists {key}, which it was told to remove"
+
+    # Faults
+
+    @rule(which=st.sampled_from(["a", "b", "both"]), path=st.sampled_from(["refusing", "silent"]))
+    def fail(self, which: str, path: Path) -> None:
+        for judged in self.replicas:
+            if which in (judged.name, "both"):
+                judged.set_path(path)
+        self._let_pass(0.1)
+
+    @rule()
+    def heal(self) -> None:
+        for judged in self.replicas:
+            judged.set_path("up")
+        self._let_pass(0.1)
+
+    @rule(which=st.integers(0, 1))
+    def go_deaf(self, which: int) -> None:
+        self.replicas[which].view.deaf = True
+        self.troubled_at = self.loop.time()
+
+    @rule()
+    def lose_everything(self) -> None:
+        self.server.lose_everything()
+        self.lost_at = self.loop.time()
+
+    @rule(which=st.integers(0, 1))
+    def restart_a_replica(self, which: int) -> None:
+        self.replicas[which].restart()
+
+    @rule(secs=st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.0, LEASE, LEASE + 2, 2 * LEASE]))
+    def wait(self, secs: float) -> None:
+        self._let_pass(secs)
+
+    # The judge
+
+    def _let_pass(self, secs: float) -> None:
+        for _ in range(max(1, round(secs / 0.05))):
+            self.loop.pass_time(0.05)
+            self._look()
+            for judged in self.replicas:
+                if judged.down_since is None:
+                    judged.readable += 0.05
+                self._judge(judged)
+
+    def _look(self) -> None:
+        now, held = self.loop.time(), self.server.held()
+        for key in KEYS:
+            if key in held:
+                self.absent_since[key] = float("inf")
+            else:
+                self.absent_since[key] = min(self.absent_since[key], now)
+        if any(judged.down_since is not None for judged in self.replicas):
+            self.troubled_at = now
+
+    def _judge(self, judged: Judged) -> None:
+        if not judged.published:
+            assert judged.up_for() < NOTICE or self.loop.time() < judged.started + NOTICE, "never read the store"
+            return
+        held = self.server.held()
+        for key, pool in self.pools.items():
+            self._judge_pool(judged, pool, held.get(key))
+        self._judge_complete(judged, held)
+
+    def _judge_pool(self, judged: Judged, pool: Pool, held: tuple[bytes, float, float] | None) -> None:
+        now = self.loop.time()
+        listed = judged.listed.get(pool.key)
+        hearing_for = min(judged.up_for(), now - judged.started)
+        if held is not None and now - held[2] > NOTICE and hearing_for > NOTICE:
+            assert listed is not None, f"{judged.name} lacks {pool.key}, which is registered"
+            stored = registrations.decode(held[0])
+            assert listed.model == stored.model, f"{judged.name} says {listed.model} of {pool.key}, not {stored.model}"
+        if self._must_stay(judged, pool, now):
+            assert listed is not None, f"{judged.name} dropped {pool.key}, whose relay lives"
+        held_until = max(judged.up_since + NOTICE, self.lost_at + NOTICE) + LEASE
+        untroubled = judged.up_since <= judged.started and judged.started < self.absent_since[pool.key]
+        due = self.absent_since[pool.key] + (0.0 if untroubled and self.lost_at < now - 3 * LEASE else NOTICE)
+        if judged.down_since is None and now > max(due, held_until) + SLACK:
+            assert listed is None, f"{judged.name} still lists {pool.key}, gone for {now - due:.2f} s"
+
+    def _must_stay(self, judged: Judged, pool: Pool, now: float) -> bool:
+        """A relay that beats keeps its place where it was listed or could be heard.
+
+        When no heartbeat came through for a lease, and for another one in which the store could be read, it may go.
+        """
+        judged.seen = {key for key in {*judged.listed, *judged.seen} if self._lives(key)}
+        if not self._lives(pool.key) or judged.readable - pool.readable_then[judged.name] >= 2 * LEASE:
+            return False
+        could_hear_since = max(judged.up_since, judged.started, pool.first_accepted_at)
+        heard = judged.down_since is None and now - could_hear_since > NOTICE and pool.key in self.server.held()
+        return pool.key in judged.seen or heard
+
+    def _lives(self, key: PoolKey) -> bool:
+        return self.pools[key].beating and self.pools[key].first_accepted_at < float("inf")
+
+    def _judge_complete(self, judged: Judged, held: dict[PoolKey, tuple[bytes, float, float]]) -> None:
+        now = self.loop.time()
+        if judged.complete:
+            young = 2.0 + 0.3
+            missing = [key for key, value in held.items() if now - value[2] > young and key not in judged.listed]
+            assert not missing, f"{judged.name} claims to be complete without {missing}"
+            assert judged.down_since is None or now - judged.down_since < 2.3, f"{judged.name} is sure, and cut off"
+            assert not self.lost_at + 2.3 < now < self.lost_at + LEASE, f"{judged.name} is sure too early after a loss"
+        quiet_since = max(self.troubled_at, self.lost_at, judged.started)
+        if now > quiet_since + LEASE + NOTICE + SLACK:
+            assert judged.complete, f"{judged.name} is not complete though all is quiet: {judged.replica.incomplete()}"
+
+    @invariant()
+    def replicas_agree_when_all_is_quiet(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        now, held = self.loop.time(), self.server.held()
+        quiet_since = max(self.troubled_at, self.lost_at, *(judged.started for judged in self.replicas))
+        settled = all(now - value[2] > NOTICE for value in held.values())
+        gone = all(since == float("inf") or now - since > NOTICE for since in self.absent_since.values())
+        if now > quiet_since + LEASE + NOTICE + SLACK and settled and gone:
+            truth = {key: registrations.decode(value[0]) for key, value in held.items()}
+            for judged in self.replicas:
+                assert judged.listed == truth
+
+
+TestReplicasAgainstTheTruth = ReplicasAgainstTheTruth.TestCase
+TestReplicasAgainstTheTruth.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestReplicasAgainstTheTruth = pytest.mark.timeout(120)(TestReplicasAgainstTheTruth)
+
+
+@pytest.fixture
+def machine() -> ReplicasAgainstTheTruth:
+    """The same judge for a course of events that is written down."""
+    running = ReplicasAgainstTheTruth()
+    running.begin(seed=1)
+    yield running
+    running.teardown()
+
+
+def test_however_often_data_is_lost_a_dead_pool_leaves_after_two_leases(machine: ReplicasAgainstTheTruth) -> None:
+    machine.start_beating(KEYS[0])
+    machine.start_beating(KEYS[1])
+    machine.wait(2.0)
+    machine.fall_silent(KEYS[1])
+    died = machine.loop.time()
+    while any(KEYS[1] in judged.listed for judged in machine.replicas):
+        machine.lose_everything()
+        machine.wait(1.0)
+        assert machine.loop.time() < died + 3 * LEASE + 4, "a dead pool stays for ever"
+        assert all(KEYS[0] in judged.listed for judged in machine.replicas)
+    assert machine.loop.time() > died + LEASE
+
+
+def test_an_outage_of_an_hour_keeps_every_pool_and_the_dead_leave_after_it(machine: ReplicasAgainstTheTruth) -> None:
+    machine.start_beating(KEYS[0])
+    machine.start_beating(KEYS[1])
+    machine.wait(2.0)
+    machine.fail("both", "silent")
+    machine.fall_silent(KEYS[1])
+    machine.loop.pass_time(3600)
+    for judged in machine.replicas:
+        assert set(judged.listed) == {KEYS[0], KEYS[1]}
+        assert not judged.complete
+    machine.lose_everything()
+    machine.heal()
+    healed = machine.loop.time()
+    machine.wait(LEASE - 1)
+    assert all(set(judged.listed) == {KEYS[0], KEYS[1]} for judged in machine.replicas)
+    machine.wait(healed + LEASE + NOTICE + SLACK - machine.loop.time())
+    assert all(set(judged.listed) == {KEYS[0]} and judged.complete for judged in machine.replicas)
