@@ -1,7 +1,7 @@
 """A discovery service in a few lines, on a real port, for tests of its clients.
 
-It keeps pools, answers as the service does, and can misbehave on request: refuse, hang, fall silent, cut a stream in the
-middle of an event, vanish. It has no leases. Every request it got is in ``seen``.
+It keeps pools, answers as the service does, and can misbehave on request: refuse, hang, fall silent, cut a stream in
+the middle of an event, vanish. It has no leases. Every request it got is in ``seen``.
 """
 
 import asyncio

@@ -7,8 +7,8 @@
         async with client.register(registration): ...      # heartbeats until the block ends, then deregisters
 
 Several base URLs are tried in turn. The service's own code is not needed: this package knows the words of ``model``,
-the errors, and HTTP. Errors are ``Rejected`` (do not send that again), ``Unavailable`` (not now; ``NoAnswer`` when nobody
-answered at all) and ``Misconfigured`` (a bad URL, an unreadable token file).
+the errors, and HTTP. Errors are ``Rejected`` (do not send that again), ``Unavailable`` (not now; ``NoAnswer`` when
+nobody answered at all) and ``Misconfigured`` (a bad URL, an unreadable token file).
 """
 
 import os

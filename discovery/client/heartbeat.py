@@ -117,12 +117,13 @@ class Heartbeat:
     async def _post(self) -> Accepted:
         body = msgspec.json.encode(self.registration)
         request = Request("POST", path_of("pools"), {"Content-Type": "application/json"}, body)
+        before, self._may_be_registered = self._may_be_registered, True
         try:
             answer = await self._connections.request(request, deadline_secs=self._deadline_secs())
-        except Unavailable as error:
-            self._may_be_registered |= not isinstance(error, NoAnswer) or error.reached
+        except (Rejected, NoAnswer) as error:
+            if isinstance(error, Rejected) or not error.reached:
+                self._may_be_registered = before
             raise
-        self._may_be_registered = True
         try:
             return _decode_accepted(answer.body)
         except ValueError as error:
