@@ -537,8 +537,8 @@ SLOW = {
     "a string of quotes without end": b"[" * 101 + b'"' + b'\\"' * HALF,
     "the same in a registration": inside('"x":"' + "[" * 200 + '\\"' * (HALF - 200))[:-1],
     "numbers just short enough": inside('"x":"' + ("9" * 4_300 + "x") * 15 + '"'),
-    "thousands of faults": body(frontends=[1] * 20_000),
-    "thousands of broken objects": body(capacity=[{}] * 15_000),
+    "thousands of faults": body(frontends=[1] * 5_000),
+    "thousands of broken objects": body(capacity=[{}] * 5_000),
     "one endless address": body(relays=["http://" + "a" * 65_000]),
     "one endless address of colons": body(relays=["http://[" + ":" * 65_000]),
     "one endless identifier": body(dgd_name="\u00a0" * 10_000),
@@ -547,11 +547,11 @@ SLOW = {
 
 @pytest.mark.parametrize("raw", SLOW.values(), ids=SLOW)
 def test_no_body_holds_the_process_up(raw: bytes) -> None:
-    """Each of these took its reader at least half a second, the first one most of a minute, before it was noticed."""
+    """Each of these is small and could take a careless reader from half a second to most of a minute."""
     begun = time.process_time()
     outcome = parsed_or_refused(raw)
     assert isinstance(outcome, Registration) or outcome.status in (400, 422)
-    assert time.process_time() - begun < 0.4
+    assert time.process_time() - begun < 0.2
 
 
 def test_long_values_are_not_remembered() -> None:
