@@ -117,7 +117,7 @@ class Streams:
 class Stream:
     """One subscriber; ``token`` names the state that it has assembled so far."""
 
-    __slots__ = ("_selection", "_send", "_streams", "_task", "gone", "token")
+    __slots__ = ("_certain", "_selection", "_send", "_streams", "_task", "gone", "token")
 
     def __init__(self, streams: Streams, selection: Selection[Any], send: Send, token: str | None) -> None:
         self._streams = streams
@@ -126,6 +126,7 @@ class Stream:
         self._task: asyncio.Task[None] | None = None
         self.token = token
         self.gone = False
+        self._certain = False  # what a reader says of itself may be less than the truth: see ``Selection.since``
 
     def offer(self, frames: bytes, token: str) -> bool:
         """See ``publisher.Subscriber``."""
@@ -149,11 +150,12 @@ class Stream:
                 self.gone = True
             elif selection.pending:
                 await selection.changed(None)
-            elif self.token == selection.published:
+            elif self._certain and self.token == selection.published:
                 selection.subscribers.add(self)
                 return
             else:
                 await self._take_steps(selection)
+                self._certain = True
 
     async def _take_steps(self, selection: Selection[Any]) -> None:
         steps = selection.since(self.token) if self.token is not None else None

@@ -13,6 +13,7 @@ import zlib
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Generic, Protocol
 
 from discovery.listing import snapshot
@@ -143,18 +144,15 @@ class Selection(Generic[Entry]):
         self._waiting.clear()
 
     def since(self, token: str | None) -> list[tuple[str, bytes]] | None:
-        """The published changes after ``token`` as (token, frames).
+        """The published changes after ``token`` as (token, frames); none where it is the last.
 
-        None where the journal does not reach back so far.
+        None where the journal does not reach back so far, or where the list was in this state more than once: a reader
+        that was cut off in the middle of a change names the state before it, and what it has of the change would stay.
         """
-        if token == self.published:
-            return []
-        steps: list[tuple[str, bytes]] = []
-        for step in reversed(self._journal):
-            if step[0] == token:
-                return steps[::-1]
-            steps.append(step)
-        return steps[::-1] if token == self._start else None
+        at = [number for number, (after, _) in enumerate(self._journal, 1) if after == token]
+        if token == self._start:
+            at.insert(0, 0)
+        return list(islice(self._journal, at[0], None)) if len(at) == 1 else None
 
     def snapshot_event(self) -> tuple[str, Iterator[bytes]]:
         """The list as a ``snapshot`` event: its token, and its bytes in pieces. Only while nothing is pending."""
