@@ -32,14 +32,15 @@ Server-sent events. The state that a subscriber assembles from them always equal
 
 | event | data | when |
 | --- | --- | --- |
-| `snapshot` | as {path} | first, unless `Last-Event-ID` still leads to now; and whenever deltas cannot |
+| `snapshot` | as {path} | first, and whenever the other events cannot lead on from what the reader has |
 | `put` | one {thing} | it appeared or changed |
 | `delete` | its key | it left: final, also while `complete` is false |
 | `complete` | `{{"complete": …}}` | completeness changed |
 
 - `id`: only the last of the events that come together has one. It names the state after it, on every replica, and is
   the `ETag` of {path} (without `W/` and quotes) with the same filters. A subscriber that is cut off sends it as
-  `Last-Event-ID`, to this or another replica, and misses nothing.
+  `Last-Event-ID`, to this or another replica, and misses nothing: where the id is known, what happened since then
+  follows, and no `snapshot`.
 - `retry`: comes first, and once more before the service ends the stream; each is drawn by chance, so that subscribers
   do not come back in step.
 - A comment line every 15 s keeps proxies from closing the stream.
