@@ -92,7 +92,7 @@ case "$*" in
     echo "${*:2}" >>"@/log"
     sleep 0.2
     ;;
-  "-m pytest"*) echo "${*:2}" >>"@/log" ;;
+  "-m pytest"*) echo "pytest$(printf ' <%s>' "${@:3}")" >>"@/log" ;;
   "-m mypy"*) echo "mypy" >>"@/log" ;;
 esac"""
 
@@ -303,17 +303,17 @@ class TestCheckAndTest:
     def test_ci_runs_the_checks_and_every_test(self, clone: Clone) -> None:
         assert clone.run(".ci/run")[0] == 0
         ran = clone.logged()
-        assert ran[-3:] == ["mypy", "pytest -m not live -n 2", "pytest -m live"]
+        assert ran[-3:] == ["mypy", "pytest <-m> <not live> <-n> <2>", "pytest <-m> <live>"]
 
     def test_a_failed_part_does_not_hide_the_others(self, clone: Clone) -> None:
         clone.refuse("not live", "-m mypy")
         code, _, errors = clone.run("scripts/test")
         assert (code, errors.splitlines()[-1]) == (1, "scripts/test: failed: checks, fast tests")
-        assert clone.logged()[-1] == "pytest -m live"
+        assert clone.logged()[-1] == "pytest <-m> <live>"
 
     def test_arguments_go_to_pytest_alone(self, clone: Clone) -> None:
         assert clone.run("scripts/test", "tests/test_join.py", "-k", "one sided")[0] == 0
-        assert clone.logged()[-1] == "pytest tests/test_join.py -k one sided"
+        assert clone.logged()[-1] == "pytest <tests/test_join.py> <-k> <one sided>"
         clone.refuse("-m pytest")
         assert clone.run("scripts/test", "tests/test_join.py")[0] == 1
 
