@@ -6,7 +6,8 @@ rule fails is the body looked at a second time, field by field, so that the send
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -41,6 +42,41 @@ def parse(body: bytes) -> Registration:
     if next(rule_faults(registration), None) is not None:
         raise _why(body)
     return canonical(registration)
+
+
+class Heartbeat(NamedTuple):
+    """A registration as it travels to the store: the pool, and its canonical bytes."""
+
+    key: PoolKey
+    value: bytes
+
+
+class Heartbeats:
+    """Reads bodies of ``POST /pools``; one that was read before, as nearly every heartbeat was, is recognised.
+
+    It remembers the last ``remembered`` to twice as many bodies, by their digests.
+    """
+
+    def __init__(self, remembered: int) -> None:
+        self._remembered = remembered
+        self._recent: dict[bytes, Heartbeat] = {}
+        self._earlier: dict[bytes, Heartbeat] = {}
+
+    def read(self, body: bytes) -> Heartbeat:
+        """What the body says. Raises ``Rejected`` as ``parse`` does."""
+        digest = blake2b(body, digest_size=16).digest()
+        known = self._recent.get(digest)
+        if known is None:
+            known = self._earlier.get(digest) or _heartbeat(body)
+            self._recent[digest] = known
+            if len(self._recent) > self._remembered:
+                self._earlier, self._recent = self._recent, {}
+        return known
+
+
+def _heartbeat(body: bytes) -> Heartbeat:
+    registration = parse(body)
+    return Heartbeat(registration.key, encode(registration))
 
 
 def canonical(registration: Registration) -> Registration:

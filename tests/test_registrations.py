@@ -641,3 +641,25 @@ def test_faults_in_one_line_name_every_path() -> None:
     line = registrations.describe(caught.value.faults)
     assert "\n" not in line
     assert line.startswith("$.cluster_id must be a string, not a number; $.namespace is required")
+
+
+def test_a_body_that_was_read_before_is_recognised_and_a_refused_one_is_judged_each_time() -> None:
+    heartbeats = registrations.Heartbeats(2)
+    body = b'{"cluster_id":"c","namespace":"n","dgd_name":"p","model":"m"}'
+    first = heartbeats.read(body)
+    assert first == (PoolKey("c", "n", "p"), body)
+    assert heartbeats.read(bytes(bytearray(body))) is first
+    for _ in range(2):
+        with pytest.raises(Rejected):
+            heartbeats.read(b"{}")
+
+
+def test_bodies_that_come_no_more_are_forgotten() -> None:
+    heartbeats = registrations.Heartbeats(2)
+    bodies = [b'{"cluster_id":"c","namespace":"n","dgd_name":"p%d","model":"m"}' % number for number in range(20)]
+    first = heartbeats.read(bodies[0])
+    for body in bodies:
+        heartbeats.read(body)
+    again = heartbeats.read(bodies[0])
+    assert again is not first
+    assert again == first

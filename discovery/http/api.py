@@ -48,6 +48,7 @@ from discovery.stores.replica import Replica
 FILTERS = ("model", "cluster_id", "namespace", "capability", "region")
 _VARY = (b"vary", b"accept-encoding")
 _MIN_GZIP_BYTES = 512
+REMEMBERED_HEARTBEATS = 20_000
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -75,8 +76,8 @@ def make_app(service: Service) -> App:
     by_method: Mapping[str, App] = {"GET": _guarded(pools.get), "HEAD": _guarded(pools.get), "POST": register}
     one = _OnePool(service)
     hot = {"/pools": by_method}
-    cold = Starlette(
-        routes=[
+    cold = _routed(
+        [
             Route("/pools", _Asgi(by_method), methods=["GET", "POST"]),
             Route("/pools/events", _Asgi({"GET": _guarded(pools.events)}), methods=["GET"]),
             Route(
@@ -90,8 +91,7 @@ def make_app(service: Service) -> App:
             Route("/openapi.json", _Asgi({"GET": _json(openapi.document)}), methods=["GET"]),
             Route("/status", _Asgi({"GET": _json(service.status)}), methods=["GET"]),
             *probes(service),
-        ],
-        exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]
+        ]
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,7 +112,7 @@ def make_app(service: Service) -> App:
 
 def make_probe_app(service: Service) -> App:
     """The probes alone, for an address of their own."""
-    return Starlette(routes=probes(service), exception_handlers={HTTPException: _http_error})  # type: ignore[dict-item]
+    return _routed(probes(service))
 
 
 def probes(service: Service) -> list[Route]:
@@ -134,6 +134,12 @@ def probes(service: Service) -> list[Route]:
         Route("/readyz", _Asgi({"GET": ready}), methods=["GET"]),
         Route("/metrics", _Asgi({"GET": metrics}), methods=["GET"]),
     ]
+
+
+def _routed(routes: list[Route]) -> App:
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _fault})  # type: ignore[dict-item]
+    app.router.redirect_slashes = False  # it would send clients to whatever host their own request named
+    return app
 
 
 class _Asgi:
@@ -177,6 +183,15 @@ async def _http_error(request: Request, error: HTTPException) -> App:
     return response
 
 
+async def _fault(request: Request, error: Exception) -> App:
+    """The answer to a fault of ours; the router raises it again after this, so that the server logs it."""
+
+    async def response(scope: Scope, receive: Receive, send: Send) -> None:
+        await problem(send, 500, "An error in the service; its log has more.")
+
+    return response
+
+
 class _List:
     """A published list: whole, filtered, conditional, waiting, compressed, and as a stream."""
 
@@ -189,7 +204,6 @@ class _List:
         self._service = service
         self._publisher = publisher
         self._parse = parse
-        self._head: tuple[str, int, Headers] = ("", -1, [])
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         selection = self._selection(scope)
@@ -206,7 +220,7 @@ class _List:
             wait_secs = asked_wait(scope) if prefer is not None else 0
             if wait_secs:
                 applied.append((b"preference-applied", b"wait=%d" % wait_secs))
-            if not wait_secs or not await self._service.streams.park(selection, selection.token, wait_secs):
+            if not wait_secs or not await self._service.streams.park(receive, selection, selection.token, wait_secs):
                 await not_modified(send, [_etag(selection.token), NO_CACHE, _VARY, *applied])
                 return
         token = selection.token
@@ -233,6 +247,7 @@ class _Register:
     def __init__(self, service: Service) -> None:
         self._service = service
         lease, heartbeat = service.lease_duration_secs, service.heartbeat_interval_secs
+        self._heartbeats = registrations.Heartbeats(REMEMBERED_HEARTBEATS)
         self._created = encode_json(Accepted(lease, heartbeat, True))
         self._renewed = encode_json(Accepted(lease, heartbeat, False))
 
@@ -243,7 +258,7 @@ class _Register:
         body = await _body(receive, self._service.max_body_bytes)
         if body is None:
             return
-        created = await self._service.replica.put(registrations.parse(body))
+        created = await self._service.replica.put(self._heartbeats.read(body))
         await answer(send, 200, [JSON], self._created if created else self._renewed)
 
 

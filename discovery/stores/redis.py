@@ -95,25 +95,20 @@ class RedisStore:
             _bulk(name.encode()) for name in (self._names.revision, self._names.epoch, self._names.settling)
         )
         self._channel = _bulk(self._names.changes.encode())
+        self._pools = self._names.pools.encode()
         self._reported: set[str] = set()
 
     # ---- writing
 
     async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
         """See ``Store.put``."""
-        path = key_path(key)
-        arguments = b"".join(
-            (
-                _bulk((self._names.pools + path).encode()),
-                self._shared_keys,
-                _bulk(value),
-                _bulk(b"%d" % max(1, round(lease_secs * 1000))),
-                _bulk(_encode_json(path)),
-                self._channel,
-                _bulk(next(self._candidate).encode()),
-            )
+        path = key_path(key).encode()
+        name, candidate, lease_ms = self._pools + path, next(self._candidate).encode(), b"%d" % round(lease_secs * 1000)
+        command = b'%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n"%b"\r\n%b$%d\r\n%b\r\n' % (
+            (self._put_prefix, len(name), name, self._shared_keys, len(value), value, len(lease_ms), lease_ms)
+            + (len(path) + 2, path, self._channel, len(candidate), candidate)  # a path needs no escapes in JSON
         )
-        status, revision, epoch = await self._run(PUT, self._put_prefix + arguments)
+        status, revision, epoch = await self._run(PUT, command)
         self._note(epoch.decode(), int(revision))
         return Outcome(status == 1, status > 0, int(revision), epoch.decode())
 

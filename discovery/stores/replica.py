@@ -20,6 +20,7 @@ from discovery.backoff import Backoff
 from discovery.errors import Gone, Rejected, Unavailable
 from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
+from discovery.registrations import Heartbeat
 from discovery.stores import Deleted, Event, Health, Listed, Put, Remaining, Store
 from discovery.stores.holds import Holds
 
@@ -142,9 +143,9 @@ class Replica:
 
     # ---- what relays ask
 
-    async def put(self, registration: Registration) -> bool:
+    async def put(self, heartbeat: Heartbeat) -> bool:
         """Register or renew; True where the pool was not there before. Raises ``Unavailable`` when not confirmed."""
-        key, value = registration.key, registrations.encode(registration)
+        key, value = heartbeat
         if key not in self._entries and len(self._entries) >= self._max_pools:
             raise Rejected(
                 507, "Too many pools", f"This service keeps at most {self._max_pools:,} pools (--max-pools)."
@@ -155,7 +156,7 @@ class Replica:
         except Unavailable as error:
             self._failed(error)
             raise
-        self._apply_put(key, value, outcome.epoch, outcome.revision, asked_at + self._lease_secs, registration)
+        self._apply_put(key, value, outcome.epoch, outcome.revision, asked_at + self._lease_secs)
         return outcome.created
 
     async def delete(self, key: PoolKey, instance_id: str | None) -> None:
@@ -182,7 +183,7 @@ class Replica:
                 match event:
                     case Put():
                         ends_at = self._clock() + event.lease_secs
-                        self._apply_put(event.key, event.value, event.epoch, event.revision, ends_at, None)
+                        self._apply_put(event.key, event.value, event.epoch, event.revision, ends_at)
                     case Deleted():
                         self._apply_deleted(event)
                     case Health():
@@ -257,36 +258,30 @@ class Replica:
 
     # ---- applying what the store tells
 
-    def _apply_put(
-        self,
-        key: PoolKey,
-        value: bytes,
-        epoch: str,
-        revision: int,
-        ends_at: float,
-        registration: Registration | None,
-    ) -> None:
+    def _apply_put(self, key: PoolKey, value: bytes, epoch: str, revision: int, ends_at: float) -> None:
         """The pool is ``value`` as of ``revision``, unless something newer is known."""
         if not self._adopt(epoch) or self._newer_known(key, epoch, revision):
             return
         entry = self._entries.get(key)
-        changed = entry is None or entry.value != value
-        if changed and registration is None:
+        changes: list[Change] = []
+        if entry is None or entry.value != value:
             registration = self._decode(key, value)
             if registration is None:
                 return
+            changes.append((key, registration))
         if entry is None:
             entry = self._entries[key] = Entry(value, epoch, revision)
             self._set_alarm(entry, key, ends_at)
-        elif changed:
+        elif changes:
             self._note_alternation(key, entry, value)
             entry.value = value
         entry.epoch, entry.revision, entry.touched = epoch, revision, next(self._numbers)
         entry.ends_at = ends_at
-        self._deleted.pop(key, None)
+        if self._deleted:
+            self._deleted.pop(key, None)
         was_overdue = self._overdue.pop(key, None) is not None
-        if changed or was_overdue:
-            self._publish([(key, registration)] if changed else [])
+        if changes or was_overdue:
+            self._publish(changes)
 
     def _newer_known(self, key: PoolKey, epoch: str, revision: int) -> bool:
         entry = self._entries.get(key)
