@@ -3,6 +3,7 @@
 Plain ASGI beside the routes. Without tokens the identity is the peer's address.
 """
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -36,6 +37,6 @@ class RateLimit:
         if len(self._buckets) > REMEMBERED:
             self._buckets.popitem(last=False)
         if not allowed:
-            wait = max(1, round((1 - level) / self._per_second))
+            wait = math.ceil((1 - level) / self._per_second)
             detail = f"More than {self._per_second:g} registrations a second came from {identity} (--rate-limit)."
             raise Rejected(429, "Too Many Requests", detail, headers=(("retry-after", str(wait)),))

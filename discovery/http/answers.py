@@ -21,8 +21,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 encode_json = msgspec.json.Encoder().encode
-_entity_tag = re.compile(rb'\s*(?:W/)?"([^"]*)"\s*(?:,|$)')
-_wait = re.compile(rb"(?:^|,)\s*wait\s*=\s*\"?([0-9]{1,9})\"?\s*(?:[;,]|$)", re.IGNORECASE)
+_entity_tag = re.compile(rb'[\s,]*(?:W/)?"([^"]*)"\s*(?:,|$)')
+_wait = re.compile(rb"(?:^|,)\s*wait\s*=\s*\"?0*([0-9]+)\"?\s*(?:[;,]|$)", re.IGNORECASE)
 
 MAX_WAIT_SECS = 300
 JSON = (b"content-type", b"application/json")
@@ -106,7 +106,7 @@ def asked_wait(scope: Scope) -> int:
     """Seconds of ``Prefer: wait`` (RFC 7240), at most 300; 0 where there is none or it makes no sense."""
     value = header(scope, b"prefer")
     found = _wait.search(value) if value else None
-    return min(MAX_WAIT_SECS, int(found[1])) if found else 0
+    return min(MAX_WAIT_SECS, int(found[1][:9])) if found else 0
 
 
 def takes_gzip(value: bytes) -> bool:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Coroutine
 from typing import Any
 
+from discovery.errors import Unavailable
 from discovery.http.answers import NO_CACHE, Headers, Message, Receive, Scope, Send, header, too_many
 from discovery.listing.publisher import Selection
 
@@ -62,28 +63,33 @@ class Streams:
                 return
             await send({"type": "http.response.body", "body": _retry(), "more_body": True})
             await stream.catch_up()
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            await _disconnected(receive)
         finally:
             slot.discard(stream)
             selection.readers -= 1
             stream.leave()
 
-    async def park(self, selection: Selection[Any], token: str, wait_secs: float) -> bool:
-        """Wait until the selection's token is another; false where it still is the same at the end."""
+    async def park(self, receive: Receive, selection: Selection[Any], token: str, wait_secs: float) -> bool:
+        """Wait until the selection's token is another; false where it still is the same at the end.
+
+        The end is also the client's leaving: a poll that nobody waits for any longer must not fill the cap.
+        """
         self._check_room()
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_secs
+        left = asyncio.create_task(_disconnected(receive))
         self._parked += 1
         selection.readers += 1
         try:
             while selection.token == token:
-                left = until - loop.time()
-                if left <= 0 or self.closed:
+                if left.done() or self.closed or loop.time() >= until:
                     return False
-                await selection.changed(left)
+                change = selection.next_flush()
+                await asyncio.wait((change, left), timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
             return True
         finally:
+            left.cancel()
             self._parked -= 1
             selection.readers -= 1
 
@@ -97,7 +103,9 @@ class Streams:
                 stream.end()
 
     def _check_room(self) -> None:
-        if self.closed or self.streams + self._parked >= self._limit:
+        if self.closed:
+            raise Unavailable("This replica is shutting down.")
+        if self.streams + self._parked >= self._limit:
             raise too_many("streams and long polls", self._limit)
 
     def _start_comments(self) -> None:
@@ -149,7 +157,7 @@ class Stream:
                 await self._send({"type": "http.response.body", "body": _retry(), "more_body": False})
                 self.gone = True
             elif selection.pending:
-                await selection.changed(None)
+                await selection.next_flush()
             elif self._certain and self.token == selection.published:
                 selection.subscribers.add(self)
                 return
@@ -224,6 +232,11 @@ def _shared_message(frames: bytes) -> Message:
     if _last_message[0] is not frames:
         _last_message = (frames, {"type": "http.response.body", "body": frames, "more_body": True})
     return _last_message[1]
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _retry() -> bytes:

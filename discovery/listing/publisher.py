@@ -160,17 +160,12 @@ class Selection(Generic[Entry]):
         pieces = snapshot.body_pieces(self._collection, self.complete, self.fragments())
         return self.published, _event_pieces(lead, pieces)
 
-    async def changed(self, timeout_secs: float | None) -> None:
-        """Wait for the next flush, or until the time is over."""
+    def next_flush(self) -> asyncio.Future[None]:
+        """Done with the next flush; a reader that waits no longer cancels it."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
-        try:
-            async with asyncio.timeout(timeout_secs):
-                await future
-        except TimeoutError:
-            pass
-        finally:
-            self._waiting.discard(future)
+        future.add_done_callback(self._waiting.discard)
+        return future
 
     def _move(self, key: Key) -> None:
         fragment = self.members.get(key)
