@@ -22,7 +22,7 @@ Headers = list[tuple[bytes, bytes]]
 
 encode_json = msgspec.json.Encoder().encode
 _entity_tag = re.compile(rb'[\s,]*(?:W/)?"([^"]*)"\s*(?:,|$)')
-_wait = re.compile(rb"(?:^|,)\s*wait\s*=\s*\"?0*([0-9]+)\"?\s*(?:[;,]|$)", re.IGNORECASE)
+_wait = re.compile(rb"(?:^|,)\s*wait\s*=\s*\"?0*+([0-9]++)\"?\s*(?:[;,]|$)", re.IGNORECASE)
 
 MAX_WAIT_SECS = 300
 JSON = (b"content-type", b"application/json")

@@ -105,4 +105,5 @@ def test_a_flood_of_addresses_costs_bounded_memory_and_those_who_come_often_are_
         limit.check(peer(f"10.1.{number // 250}.{number % 250}"))
         if number % 50 == 0:
             assert taken(limit, "often") == 0
+            assert taken(limit, f"10.1.{number // 250}.{number % 250}") == BURST_SECS - 1, "the newest counts too"
     assert len(limit._buckets) <= 100

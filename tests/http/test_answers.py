@@ -1,6 +1,7 @@
 """What headers ask for, and how errors become answers."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -132,6 +133,15 @@ def test_f05_any_other_condition_is_not_met_and_never_an_error(value: str) -> No
 )
 def test_the_wait_is_whole_seconds_up_to_a_limit_and_else_ignored(value: str, secs: int) -> None:
     assert asked_wait(scope(("prefer", value))) == secs
+
+
+@pytest.mark.parametrize(
+    "value", ["wait=" + "0" * 16_000 + "x", "wait" + " " * 16_000, ", wait=1x" * 1_700, "," * 16_000]
+)
+def test_no_preference_holds_the_process_up(value: str) -> None:
+    begun = time.process_time()
+    assert asked_wait(scope(("prefer", value))) == 0
+    assert time.process_time() - begun < 0.1
 
 
 def test_preferences_may_come_in_several_lines() -> None:
