@@ -31,6 +31,7 @@ from discovery.http.limits import (
     UNKNOWN_TRANSFER_ENCODING,
     Limits,
     Refusal,
+    Unread,
 )
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,24 @@ class Connection(HttpToolsProtocol):
     (under no deadline but that of a stalled or endless transfer) or idle (``keep_alive_secs``).
     """
 
+    # Beside uvicorn's own attributes: more in the same dictionary would cost each idle subscriber a kilobyte.
+    __slots__ = (
+        "begun",
+        "content",
+        "deadline",
+        "hosts",
+        "in_head",
+        "limits",
+        "lingering",
+        "message_bytes",
+        "messages",
+        "receiving",
+        "refusal",
+        "running",
+        "shared",
+        "unread",
+    )
+
     def __init__(self, config: Config, shared: SharedState, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(config, shared, {}, loop)
         self.shared = shared
@@ -105,11 +124,7 @@ class Connection(HttpToolsProtocol):
         # Bytes since the request began; never less than its head, and more when the read also held an earlier request.
         self.message_bytes = 0
         self.messages = 0
-        # Of the answer that the peer has not taken yet.
-        self.watched: RequestResponseCycle | None = None
-        self.unflushed_bytes = 0
-        self.stall_deadline = NEVER
-        self.transfer_deadline = NEVER
+        self.unread: Unread | None = None
 
     @property
     def answering(self) -> bool:
@@ -296,14 +311,11 @@ class Connection(HttpToolsProtocol):
         ``close()`` would wait for the very bytes that nobody takes.
         """
         size = self.transport.get_write_buffer_size()
-        is_flowing_stream = self.transfer_deadline == NEVER and not self.flow.write_paused
-        if size == 0 or (is_flowing_stream and not self.transport.is_closing()):
+        unread = self._unread(now)
+        is_flowing_stream = not unread.has_end and not self.flow.write_paused and not self.transport.is_closing()
+        if size == 0 or is_flowing_stream:
             self.shared.unflushed.discard(self)
-            return
-        if size != self.unflushed_bytes:
-            self.unflushed_bytes = size
-            self.stall_deadline = now + self.limits.write_stall_timeout_secs
-        if now >= self.stall_deadline or now >= self.transfer_deadline:
+        elif unread.is_overdue(size, now):
             self.abort()
 
     def drain(self) -> None:
@@ -386,8 +398,10 @@ class Connection(HttpToolsProtocol):
         Java's HTTP client offers HTTP/2 with every first request, and the parser would skip that request's body: so it
         is parsed again without the offer.
         """
-        head = [b"%b %b HTTP/1.1\r\n" % (self.parser.get_method(), self.url)]
-        head += [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        version = self.parser.get_http_version().encode()
+        head = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version)]
+        # Without the wish for a 100 too: it was granted when the head was read.
+        head += [b"%b: %b\r\n" % field for field in self.headers if field[0] not in (b"upgrade", b"expect")]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.in_head = True
@@ -396,14 +410,14 @@ class Connection(HttpToolsProtocol):
 
     def _watch_writing(self) -> None:
         now = self.loop.time()
-        self.unflushed_bytes = self.transport.get_write_buffer_size()
-        self.stall_deadline = now + self.limits.write_stall_timeout_secs
-        if self.watched is not self.running:
-            self.watched = self.running
-            # Only an answer with a Content-Length has an end; a stream may go on for as long as it is read.
-            endless = self.running is None or self.running.chunked_encoding is not False
-            self.transfer_deadline = NEVER if endless else now + self.limits.transfer_timeout_secs
+        self._unread(now).is_overdue(self.transport.get_write_buffer_size(), now)
         self.shared.unflushed.add(self)
+
+    def _unread(self, now: float) -> Unread:
+        if self.unread is None or self.unread.answer is not self.running:
+            has_end = self.running is not None and self.running.chunked_encoding is False  # else it is a stream
+            self.unread = Unread(self.running, self.limits, now, has_end=has_end)
+        return self.unread
 
     def _tell_disconnected(self) -> None:
         if self.running is not None and self.answering:

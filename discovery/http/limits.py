@@ -1,9 +1,10 @@
 """What one peer of the HTTP server may hold, and what it is told when it asks for more.
 
-Pure data: ``connection`` enforces it, ``server`` hands it out. The texts are for the person at the other end.
+Pure: ``connection`` measures and acts, ``server`` hands the limits out. The texts are for the person at the other end.
 """
 
 import http
+import math
 
 import msgspec
 
@@ -26,6 +27,34 @@ class Limits(msgspec.Struct, frozen=True):
     def max_message_bytes(self) -> int:
         """The most bytes on the wire for one request: chunks of one byte, extensions and trailers included."""
         return self.max_header_bytes + 8 * self.max_body_bytes
+
+
+class Unread:
+    """What the peer has not taken yet of one answer, judged by its size from time to time.
+
+    A peer that takes anything at all is given time: without end for a stream, else ``transfer_timeout_secs`` in total.
+    """
+
+    __slots__ = ("_end", "_limits", "_size", "_stalled", "answer")
+
+    def __init__(self, answer: object, limits: Limits, now: float, *, has_end: bool) -> None:
+        self.answer = answer
+        self._limits = limits
+        self._size = -1
+        self._stalled = math.inf
+        self._end = now + limits.transfer_timeout_secs if has_end else math.inf
+
+    @property
+    def has_end(self) -> bool:
+        """Whether all of it must have been taken at some time."""
+        return self._end < math.inf
+
+    def is_overdue(self, size: int, now: float) -> bool:
+        """Whether the peer has taken nothing for too long, or not everything in time; ``size`` is what is left."""
+        if size != self._size:
+            self._size = size
+            self._stalled = now + self._limits.write_stall_timeout_secs
+        return now >= self._stalled or now >= self._end
 
 
 class Refusal(msgspec.Struct, frozen=True):

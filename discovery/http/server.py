@@ -7,6 +7,7 @@ know that.
 
 import asyncio
 import logging
+import math
 import os
 import resource
 import socket
@@ -158,7 +159,7 @@ class HttpServer:
         now = self._loop.time()
         self._timer = self._loop.call_later(self._sweep_secs, self._sweep)
         stood_still = now - self._swept > self._sweep_secs + PAUSE_SECS
-        self._swept = now
+        self._swept = math.inf if stood_still else now  # never twice in a row: too much to do is no excuse
         self._write_date()
         if stood_still:
             return  # what peers sent meanwhile is read before anybody is judged, in the next sweep

