@@ -242,7 +242,7 @@ def test_every_command_of_the_readme_prints_what_the_readme_shows(reader: Reader
         elif "run" in step.words:
             reader.run(step, following if own else None)  # type: ignore[arg-type]
             ran += 1
-        elif step.words[:1] == ("text",) and len(step.words) > 1:
+        elif step.words[0] == "text" and step.option("in", ""):
             reader.watch(step)
     assert not reader.faults, "\n\n".join(reader.faults)
     assert ran >= 15, f"only {ran} blocks are marked run"
