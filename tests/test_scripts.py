@@ -79,30 +79,30 @@ while read -r words; do
     echo "refused: $words" >&2
     exit 1
   fi
-done <"@/refused"
+done <"%PLACE%/refused"
 case "$*" in
   --version) echo "Python 3.9.2" ;;
   "-m venv --clear "*)
-    echo "venv" >>"@/log"
+    echo "venv" >>"%PLACE%/log"
     mkdir -p "$4/bin"
     ln -sf "$0" "$4/bin/python"
     ln -sf "$0" "$4/bin/lint-imports"
     ;;
   "-m pip install"*)
-    echo "${*:2}" >>"@/log"
+    echo "${*:2}" >>"%PLACE%/log"
     sleep 0.2
     ;;
-  "-m pytest"*) echo "pytest$(printf ' <%s>' "${@:3}")" >>"@/log" ;;
-  "-m mypy"*) echo "mypy" >>"@/log" ;;
+  "-m pytest"*) echo "pytest$(printf ' <%s>' "${@:3}")" >>"%PLACE%/log" ;;
+  "-m mypy"*) echo "mypy" >>"%PLACE%/log" ;;
 esac"""
 
 APT_GET = """\
-echo "RUNLEVEL=$RUNLEVEL apt-get ${*:4}" >>"@/log"
+echo "RUNLEVEL=$RUNLEVEL apt-get ${*:4}" >>"%PLACE%/log"
 case "$*" in
-  *" update") touch "@/updated" ;;
+  *" update") touch "%PLACE%/updated" ;;
   *" install "*)
-    [[ -e "@/updated" ]] || exit 100
-    for name in curl redis-cli redis-server tmux; do ln -sf /bin/true "@/programs/$name"; done
+    [[ -e "%PLACE%/updated" ]] || exit 100
+    for name in curl redis-cli redis-server tmux; do ln -sf /bin/true "%PLACE%/programs/$name"; done
     ;;
 esac"""
 
@@ -121,7 +121,7 @@ class Clone:
         for tool in TEST_PROGRAMS:
             executable(self.programs / tool)
         executable(self.programs / "sudo", 'exec "${@:2}"')
-        executable(self.programs / "python3", STAND_IN.replace("@", self._place))
+        executable(self.programs / "python3", STAND_IN.replace("%PLACE%", self._place))
         for file in (*SCRIPTS, PROJECT / "pyproject.toml", PROJECT / "constraints.txt"):
             copy = self.root / file.relative_to(PROJECT)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class Clone:
         self._refused.write_text("".join(f"{each}\n" for each in words))
 
     def add_apt_get(self) -> None:
-        executable(self.programs / "apt-get", APT_GET.replace("@", self._place))
+        executable(self.programs / "apt-get", APT_GET.replace("%PLACE%", self._place))
 
     def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
