@@ -6,9 +6,9 @@ started after that is watched. Beside it Redis itself: the ``expired`` events of
 
 import http.client
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import redis
@@ -21,8 +21,10 @@ from tests.bench.servers import product, redis_server
 from tests.live.redis_server import RedisServer
 
 LEASE_SECS = 60.0
-NOTICE_SECS = 6.0
+NOTICE_SECS = (3.0, 6.0, 12.0)  # how long everything may take to be in place, at the first attempt and after
 PATIENCE_SECS = 30.0
+
+Measured = TypeVar("Measured")
 
 
 def measure(plan: Plan) -> Iterator[Row]:
@@ -32,8 +34,8 @@ def measure(plan: Plan) -> Iterator[Row]:
     twice = Row("E1", "gone twice", "pools", NONE_AT_ALL)
     bodies = [registration(index) for index in range(plan.leases)]
     for _ in plan.rounds():
-        limit = _announced_by_redis(bodies)
-        seen = _left_the_list(bodies)
+        limit = _in_time(_announced_by_redis, bodies)
+        seen = _in_time(_left_the_list, bodies)
         goal.add(seen.late_ms, limit)
         early.add(seen.early)
         twice.add(seen.twice)
@@ -41,16 +43,29 @@ def measure(plan: Plan) -> Iterator[Row]:
     yield from (goal, early, twice)
 
 
-def _announced_by_redis(bodies: list[bytes]) -> float:
+class _TooSlow(Exception):
+    """The deadline came before everything was in place."""
+
+
+def _in_time(attempt: Callable[[list[bytes], float], Measured], bodies: list[bytes]) -> Measured:
+    for notice_secs in NOTICE_SECS:
+        try:
+            return attempt(bodies, notice_secs)
+        except _TooSlow:
+            continue
+    raise CannotMeasure("this machine is too slow now: the deadline came before everything was in place")
+
+
+def _announced_by_redis(bodies: list[bytes], notice_secs: float) -> float:
     with redis_server("--notify-keyspace-events", "Ex") as server:
         client: Any = redis.Redis(port=server.port)
         events = client.pubsub(ignore_subscribe_messages=True)
         events.subscribe("__keyevent@0__:expired")
         events.get_message(timeout=1)
-        deadline_ms = round((time.time() + NOTICE_SECS) * 1000)
+        deadline_ms = round((time.time() + notice_secs) * 1000)
         fill(server.port, bodies, deadline_ms)
         _check_time_left(deadline_ms)
-        missing, patience = len(bodies), time.monotonic() + NOTICE_SECS + PATIENCE_SECS
+        missing, patience = len(bodies), time.monotonic() + notice_secs + PATIENCE_SECS
         while missing:
             if events.get_message(timeout=1) is not None:
                 missing -= 1
@@ -86,12 +101,12 @@ class Departures:
         self.listed -= names
 
 
-def _left_the_list(bodies: list[bytes]) -> Departures:
+def _left_the_list(bodies: list[bytes], notice_secs: float) -> Departures:
     flags = ("--mass-loss-hold-secs", "0")
     with redis_server() as server:
         with product(server.url, *flags, lease=LEASE_SECS) as first:
             register_all(first.port, bodies)
-        deadline_ms = round((time.time() + NOTICE_SECS) * 1000)
+        deadline_ms = round((time.time() + notice_secs) * 1000)
         _end_all_at(server, deadline_ms, len(bodies))
         with product(server.url, *flags, lease=LEASE_SECS) as second:
             return _follow(second.port, deadline_ms, len(bodies))
@@ -111,11 +126,11 @@ def _end_all_at(server: RedisServer, deadline_ms: int, expected: int) -> None:
 
 def _follow(port: int, deadline_ms: int, expected: int) -> Departures:
     seen = Departures()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=NOTICE_SECS + PATIENCE_SECS)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=max(NOTICE_SECS) + PATIENCE_SECS)
     connection.request("GET", "/pools/events")
     events = _events(connection.getresponse())
     seen.take(*next(events), False)
-    _check_time_left(deadline_ms)
+    _check_time_left(deadline_ms)  # else some may have left the list before it was first read
     if len(seen.listed) != expected:
         raise CannotMeasure(f"the replica lists {len(seen.listed)} pools at the start, not {expected}")
     peer = Peer(port)
@@ -149,4 +164,4 @@ def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, bytes]]:
 
 def _check_time_left(deadline_ms: int) -> None:
     if time.time() * 1000 > deadline_ms - 200:
-        raise CannotMeasure("this machine is too slow now: the deadline came before everything was in place")
+        raise _TooSlow

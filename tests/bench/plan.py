@@ -37,7 +37,7 @@ class Plan:
             )
 
 
-QUICK = Plan(secs=1, writes=50, counted_writes=2000, subscribers=(1000,), events=8)
+QUICK = Plan(secs=1, writes=50, counted_writes=2000, subscribers=(1000,), events=6)
 FULL = Plan()
 
 

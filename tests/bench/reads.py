@@ -50,14 +50,14 @@ def _measure_list(plan: Plan, pools: int, beside_redis: bool, beside_limit: bool
             fill(keys.port, bodies)
         for server in (ours, theirs):
             load_get(server.port, CONNECTIONS, 1)
-        for _ in plan.rounds(plan.list_rounds if beside_limit else None):
+        for number in plan.rounds(plan.list_rounds if beside_limit else None):
             load, load_cpu = cpu_each(ours.pid, lambda: load_get(ours.port, CONNECTIONS, plan.secs))
             if beside_limit:
                 limit, limit_cpu = cpu_each(theirs.pid, lambda: load_get(theirs.port, CONNECTIONS, plan.secs))
                 goal.add(load.per_sec, limit.per_sec)
                 processor.add(load_cpu, limit_cpu)
                 plan.tell(goal, processor)
-            if keys is not None:
+            if keys is not None and number < plan.least_rounds:
                 redis_goal.add(load.per_sec, scan(keys.port, pools, plan.secs))
                 plan.tell(redis_goal)
     yield from (row for row in (goal, processor, redis_goal) if row.product)

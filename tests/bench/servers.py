@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,21 @@ def reference(name: str, *, body: bytes = b"", redis_port: int = 0) -> Iterator[
 
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_LOOK_SECS = 0.5
+
+
+def busy_share() -> float:
+    """How much of all processors others use at this moment, from 0 to 1; asked while nothing of ours runs."""
+    before = _processor_times()
+    time.sleep(_LOOK_SECS)
+    all_of_them, idle = (now - then for now, then in zip(_processor_times(), before, strict=True))
+    return 1 - idle / all_of_them if all_of_them else 0.0
+
+
+def _processor_times() -> tuple[int, int]:
+    """All time, and idle time."""
+    times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return sum(times), times[3] + times[4]
 
 
 def cpu_secs(pid: int) -> float:
