@@ -11,8 +11,8 @@ from collections.abc import Callable
 class Backoff:
     """Waits that grow: each is drawn from between zero and a ceiling.
 
-    The ceiling doubles with each wait, from ``first_secs`` to ``limit_secs``. The full range is drawn from, so that many who failed at the same moment do not come back at the same moment.
-    ``dice`` gives numbers from 0 to 1.
+    The ceiling doubles with each wait, from ``first_secs`` to ``limit_secs``. The full range is drawn from, so that many
+    who failed at the same moment do not come back at the same moment. ``dice`` gives numbers from 0 to 1.
     """
 
     __slots__ = ("_ceiling", "_dice", "_first", "_limit")

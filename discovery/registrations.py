@@ -6,6 +6,7 @@ rule fails is the body looked at a second time, field by field, so that the send
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -45,16 +46,17 @@ def parse(body: bytes) -> Registration:
 
 
 class Heartbeat(NamedTuple):
-    """A registration as it travels to the store: the pool, and its canonical bytes."""
+    """A registration on its way to the store: the pool, its canonical bytes, and what they say where it is at hand."""
 
     key: PoolKey
     value: bytes
+    registration: Registration | None = None
 
 
 class Heartbeats:
     """Reads bodies of ``POST /pools``; one that was read before, as nearly every heartbeat was, is recognised.
 
-    It remembers the last ``remembered`` to twice as many bodies, by their digests.
+    It remembers the last ``remembered`` to twice as many bodies, by their digests, and of each what the store needs.
     """
 
     def __init__(self, remembered: int) -> None:
@@ -67,16 +69,19 @@ class Heartbeats:
         digest = blake2b(body, digest_size=16).digest()
         known = self._recent.get(digest)
         if known is None:
-            known = self._earlier.get(digest) or _heartbeat(body)
-            self._recent[digest] = known
-            if len(self._recent) > self._remembered:
-                self._earlier, self._recent = self._recent, {}
+            known = self._earlier.get(digest)
+            if known is None:
+                registration = parse(body)
+                known = Heartbeat(registration.key, encode(registration))
+                self._remember(digest, known)
+                return known._replace(registration=registration)
+            self._remember(digest, known)
         return known
 
-
-def _heartbeat(body: bytes) -> Heartbeat:
-    registration = parse(body)
-    return Heartbeat(registration.key, encode(registration))
+    def _remember(self, digest: bytes, heartbeat: Heartbeat) -> None:
+        if len(self._recent) >= self._remembered:
+            self._earlier, self._recent = self._recent, {}
+        self._recent[digest] = heartbeat
 
 
 def canonical(registration: Registration) -> Registration:
@@ -134,6 +139,7 @@ def listing(registration: Registration) -> Listing:
     )
 
 
+@lru_cache(maxsize=65_536)
 def key_path(key: PoolKey) -> str:
     """``cluster_id/namespace/dgd_name`` with each part percent-encoded where needed.
 

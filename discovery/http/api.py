@@ -75,18 +75,20 @@ def make_app(service: Service) -> App:
     register = _guarded(_Register(service))
     by_method: Mapping[str, App] = {"GET": _guarded(pools.get), "HEAD": _guarded(pools.get), "POST": register}
     one = _OnePool(service)
-    hot = {"/pools": by_method}
+    events = {"/pools/events": _guarded(pools.events), "/routers/events": _guarded(routers.events)}
+    hot: dict[str, Mapping[str, App]] = {"/pools": by_method}
+    hot.update({path: {"GET": handler} for path, handler in events.items()})
     cold = _routed(
         [
             Route("/pools", _Asgi(by_method), methods=["GET", "POST"]),
-            Route("/pools/events", _Asgi({"GET": _guarded(pools.events)}), methods=["GET"]),
+            Route("/pools/events", _Asgi(hot["/pools/events"]), methods=["GET"]),
             Route(
                 "/pools/{key:path}",
                 _Asgi({"GET": _guarded(one.get), "DELETE": _guarded(one.delete)}),
                 methods=["GET", "DELETE"],
             ),
             Route("/routers", _Asgi({"GET": _guarded(routers.get)}), methods=["GET"]),
-            Route("/routers/events", _Asgi({"GET": _guarded(routers.events)}), methods=["GET"]),
+            Route("/routers/events", _Asgi(hot["/routers/events"]), methods=["GET"]),
             Route("/registrations", _Asgi({"GET": _guarded(_Registrations(service))}), methods=["GET"]),
             Route("/openapi.json", _Asgi({"GET": _json(openapi.document)}), methods=["GET"]),
             Route("/status", _Asgi({"GET": _json(service.status)}), methods=["GET"]),

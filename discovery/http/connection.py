@@ -34,6 +34,8 @@ from discovery.http.limits import (
     Unread,
 )
 
+JOINED_BYTES = 65_536
+
 logger = logging.getLogger(__name__)
 
 LINGER_SECS = 1.0
@@ -79,6 +81,43 @@ class SharedState(ServerState):
         if not self.full:
             self.full = True
             logger.warning("all %d connections are in use: new ones are closed at once until some end", self.capacity)
+
+
+class HeldHead:
+    """Stands in for the transport until an answer's first body bytes: head and body leave in one system call."""
+
+    __slots__ = ("_cycle", "_head", "_transport")
+
+    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
+        self._cycle = cycle
+        self._transport = transport
+        self._head: bytes | None = None
+
+    def write(self, data: bytes) -> None:
+        """Keep the head; with what follows it, be done."""
+        if self._head is None:
+            self._head = data
+            return
+        self._cycle.transport = self._transport
+        if len(data) <= JOINED_BYTES:
+            self._transport.write(self._head + data)
+        else:
+            self._transport.writelines((self._head, data))
+
+    def flush(self) -> None:
+        """An answer without a body ends here."""
+        self._cycle.transport = self._transport
+        if self._head is not None:
+            self._transport.write(self._head)
+
+    def close(self) -> None:
+        """Close behind the head."""
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """See ``asyncio.Transport``."""
+        return self._transport.is_closing()
 
 
 class Connection(HttpToolsProtocol):
@@ -250,6 +289,7 @@ class Connection(HttpToolsProtocol):
         self.running = cycle
         if self.shared.draining:
             cycle.keep_alive = False
+        cycle.transport = HeldHead(cycle, self.transport)  # type: ignore[assignment]
         task = self.loop.create_task(self._answer(cycle, app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
@@ -282,6 +322,9 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Start the request that waits behind this answer, or the deadline for the next one."""
         self.shared.total_requests += 1
+        transport: object = self.running.transport if self.running is not None else None
+        if isinstance(transport, HeldHead):
+            transport.flush()
         if self.transport.is_closing():
             self.close()
             return

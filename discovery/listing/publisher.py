@@ -255,13 +255,14 @@ class Publisher(Generic[Entry]):
     ) -> None:
         """Take changes and completeness; ``complete_until`` is the clock's time after which it may not be claimed."""
         self.ready = True
-        self._complete_until = complete_until
         for key, fragment in changes:
             self._everything.apply(key, fragment)
             for selection in self._selections.values():
                 selection.apply(key, fragment)
         self._set_complete(complete and self._clock() < complete_until)
-        self._watch_completeness()
+        if complete_until != self._complete_until or not self._complete:
+            self._complete_until = complete_until
+            self._watch_completeness()
         if self._flush_handle is None and any(selection.pending for selection in self._all()):
             self._schedule()
 

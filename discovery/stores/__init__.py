@@ -88,10 +88,13 @@ class Store(Protocol):
         """Everything, after the announcements have been subscribed to, so that nothing falls in between."""
 
     def watch(self, listed: Listed) -> AsyncIterator[Event]:
-        """What happens after ``listed``; ``Health`` at least once a second; a full ``Listed`` once in a while."""
+        """What happens after ``listed``; ``Health`` at least once a second; a full ``Listed`` once in a while.
+
+        A put of this very store may be left out once its outcome was given.
+        """
 
     async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
-        """How long the leases of these pools still live, asked in one batch."""
+        """How long the leases of these pools still live, asked in one batch; the epoch is read last."""
 
     async def settle(self, reason: str) -> None:
         """Tell every replica that lists are not complete for one lease, for example after a long outage."""

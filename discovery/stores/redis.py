@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 CHECK_SECS = 0.8
 SCAN_COUNT = 1000
-QUESTION_KEYS = 1000
 READ_TIMEOUT_SECS = 1.0
 
 
@@ -96,6 +95,7 @@ class RedisStore:
         )
         self._channel = _bulk(self._names.changes.encode())
         self._pools = self._names.pools.encode()
+        self._own: set[int] = set()
         self._reported: set[str] = set()
 
     # ---- writing
@@ -108,9 +108,12 @@ class RedisStore:
             (self._put_prefix, len(name), name, self._shared_keys, len(value), value, len(lease_ms), lease_ms)
             + (len(path) + 2, path, self._channel, len(candidate), candidate)  # a path needs no escapes in JSON
         )
-        status, revision, epoch = await self._run(PUT, command)
-        self._note(epoch.decode(), int(revision))
-        return Outcome(status == 1, status > 0, int(revision), epoch.decode())
+        status, found, told = await self._run(PUT, command)
+        revision, epoch = int(found), told.decode(errors="replace")
+        self._note(epoch, revision)
+        if status and self._feed is not None and revision > self._feed.position:
+            self._own.add(revision)
+        return Outcome(status == 1, status > 0, revision, epoch)
 
     async def delete(self, key: PoolKey, instance_id: str | None) -> Deleted | None:
         """See ``Store.delete``."""
@@ -130,7 +133,7 @@ class RedisStore:
         )
         if answer == 0:
             return None
-        revision, epoch = int(answer[0]), answer[1].decode()
+        revision, epoch = int(answer[0]), answer[1].decode(errors="replace")
         self._note(epoch, revision)
         return Deleted(key, epoch, revision)
 
@@ -151,17 +154,12 @@ class RedisStore:
 
     async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
         """See ``Store.remaining``."""
-        secs: list[float | None] = []
-        epoch: Any = None
-        for start in range(0, len(keys), QUESTION_KEYS):
-            some = keys[start : start + QUESTION_KEYS]
-            commands = b"".join(pack("PTTL", self._names.pool(key)) for key in some)
-            *times, found = await self._read(commands + pack("GET", self._names.epoch), len(some) + 1)
-            secs += [self._left(ms) if ms != -2 else None for ms in times]
-            if start and found != epoch:
-                return Remaining(secs, None)
-            epoch = found
-        return Remaining(secs, epoch.decode() if isinstance(epoch, bytes) else None)
+        commands = [b"*2\r\n$4\r\nPTTL\r\n" + _bulk(self._pools + key_path(key).encode()) for key in keys]
+        commands.append(pack("GET", self._names.epoch))
+        *times, epoch = await self._read(b"".join(commands), len(commands))
+        return Remaining(
+            [None if ms == -2 else self._left(ms) for ms in times], epoch.decode(errors="replace") if epoch else None
+        )
 
     async def list_all(self) -> Listed:
         """See ``Store.list_all``."""
@@ -178,6 +176,7 @@ class RedisStore:
             self._drop_feed()
             raise
         feed.epoch, feed.position = health.epoch, health.revision
+        self._own.clear()
         return Listed(health, items, loss)
 
     async def _read_all(self) -> dict[PoolKey, Stored]:
@@ -313,6 +312,8 @@ class RedisStore:
             raise item
         if not isinstance(item, bytes):
             return item  # type: ignore[no-any-return]
+        if self._own and self._is_own(feed, item):
+            return None
         try:
             told = _decode_announcement(item)
             key = key_from_path(told.pool)
@@ -362,6 +363,15 @@ class RedisStore:
     def _left(self, ms: int) -> float:
         """Seconds left; a key that somebody set by hand without a TTL is asked about again after a lease."""
         return self._lease_secs if ms == -1 else max(0, ms) / 1000
+
+    def _is_own(self, feed: Subscription, message: bytes) -> bool:
+        """Whether the next announcement is of a write whose outcome was taken already: it need not be read."""
+        head = b'{"epoch":"%b","revision":%d,' % (feed.epoch.encode(), feed.position + 1)
+        if feed.position + 1 not in self._own or not message.startswith(head):
+            return False
+        feed.position += 1
+        self._own.discard(feed.position)
+        return True
 
     def _note(self, epoch: str, revision: int) -> None:
         if epoch != self._epoch:

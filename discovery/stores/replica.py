@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 CONFIRMED_FOR_SECS = 2.0
 QUESTION_PAUSE_SECS = 0.02
+QUESTION_KEYS = 1000
+ASK_AFTER_SECS = 0.01
 VOID_PAUSE_SECS = 0.2
 REMEMBER_DELETED_SECS = 10.0
 REMEMBER_EPOCHS = 100
@@ -145,7 +147,7 @@ class Replica:
 
     async def put(self, heartbeat: Heartbeat) -> bool:
         """Register or renew; True where the pool was not there before. Raises ``Unavailable`` when not confirmed."""
-        key, value = heartbeat
+        key, value, registration = heartbeat
         if key not in self._entries and len(self._entries) >= self._max_pools:
             raise Rejected(
                 507, "Too many pools", f"This service keeps at most {self._max_pools:,} pools (--max-pools)."
@@ -156,7 +158,7 @@ class Replica:
         except Unavailable as error:
             self._failed(error)
             raise
-        self._apply_put(key, value, outcome.epoch, outcome.revision, asked_at + self._lease_secs)
+        self._apply_put(key, value, outcome.epoch, outcome.revision, asked_at + self._lease_secs, registration)
         return outcome.created
 
     async def delete(self, key: PoolKey, instance_id: str | None) -> None:
@@ -258,14 +260,22 @@ class Replica:
 
     # ---- applying what the store tells
 
-    def _apply_put(self, key: PoolKey, value: bytes, epoch: str, revision: int, ends_at: float) -> None:
+    def _apply_put(
+        self,
+        key: PoolKey,
+        value: bytes,
+        epoch: str,
+        revision: int,
+        ends_at: float,
+        registration: Registration | None = None,
+    ) -> None:
         """The pool is ``value`` as of ``revision``, unless something newer is known."""
         if not self._adopt(epoch) or self._newer_known(key, epoch, revision):
             return
         entry = self._entries.get(key)
         changes: list[Change] = []
         if entry is None or entry.value != value:
-            registration = self._decode(key, value)
+            registration = registration or self._decode(key, value)
             if registration is None:
                 return
             changes.append((key, registration))
@@ -376,11 +386,10 @@ class Replica:
     # ---- the ends of leases
 
     def _set_alarm(self, entry: Entry, key: PoolKey, at: float) -> None:
-        """Ask about this lease at ``at``; an alarm that was set before for the same pool is void."""
-        first = self._alarms[0][0] if self._alarms else None
+        """Ask about this lease just after ``at``; an alarm that was set before for the same pool is void."""
         entry.ends_at, entry.alarm = at, next(self._numbers)
-        heapq.heappush(self._alarms, (at, entry.alarm, key))
-        if first is None or at < first:
+        heapq.heappush(self._alarms, (at + ASK_AFTER_SECS, entry.alarm, key))
+        if self._alarms[0][1] == entry.alarm:
             self._alarm_wake.set()
 
     async def _ask_about_ends(self) -> None:
@@ -388,7 +397,8 @@ class Replica:
             await self._answering.wait()
             due = self._due(self._clock())
             if due:
-                await self._ask(due)
+                batches = [due[start : start + QUESTION_KEYS] for start in range(0, len(due), QUESTION_KEYS)]
+                await asyncio.gather(*map(self._ask, batches))
                 await asyncio.sleep(QUESTION_PAUSE_SECS)
             else:
                 await self._next_alarm()
@@ -444,7 +454,7 @@ class Replica:
                 self._set_alarm(entry, key, entry.ends_at)
             elif left is not None:
                 self._overdue.pop(key, None)
-                self._set_alarm(entry, key, asked_at + left + 0.001)
+                self._set_alarm(entry, key, asked_at + left)
             elif self._holds.acts_at(now, self._overdue.setdefault(key, self._holds.readable_secs(now))):
                 del self._entries[key]
                 del self._overdue[key]

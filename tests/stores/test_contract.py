@@ -416,12 +416,13 @@ async def test_redis_prefixes_and_databases_never_hear_each_other(redis_server: 
     numbered = redis_store(redis_server, url=f"{redis_server.url}/1")
     async with watching(prefixed) as first, watching(numbered) as second:
         await one.put(KEY, value("m"), LEASE)
-        for store, watch in ((prefixed, first), (numbered, second)):
-            own = await store.put(OTHER, value("n"), LEASE)
+        neighbours = [redis_store(redis_server, prefix="other"), redis_store(redis_server, url=f"{redis_server.url}/1")]
+        for neighbour, watch in zip(neighbours, (first, second), strict=True):
+            own = await neighbour.put(OTHER, value("n"), LEASE)
             assert own.revision == 1
             await watch.until(lambda watch=watch: watch.changes())
             assert [event.key for event in watch.changes() if isinstance(event, Put)] == [OTHER]
-    for store in (one, prefixed, numbered):
+    for store in (one, prefixed, numbered, *neighbours):
         await store.close()
 
 
