@@ -125,6 +125,8 @@ class TcpProxy:
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            pass
         finally:
             connection.open = False
             for pump in pumps:

@@ -66,7 +66,7 @@ def _shown(replica: Replica, name: str) -> str | None:
 def test_f26_a_subscription_whose_path_died_is_noticed_and_replaced(
     redis_server: RedisServer, start_pair: StartPair, make_replica: MakeReplica, traffic: Traffic
 ) -> None:
-    lease = 4.0
+    lease = 5.0
     a, _ = start_pair(redis_server, lease=lease)
     proxy = TcpProxy(redis_server.port)
     try:
@@ -84,7 +84,7 @@ def test_f26_a_subscription_whose_path_died_is_noticed_and_replaced(
         a.register("c1/n1/changed", instance_id="2")
         await_sign(
             lambda: _shown(c, "c1/n1/hidden") == "1" and _shown(c, "c1/n1/changed") == "2",
-            frozen + 2.5 - time.monotonic(),
+            frozen + 3.2 - time.monotonic(),
             "news without announcements",
         )
         await_sign(lambda: c.counter("feed_connections") == before + 1, frozen + lease - time.monotonic(), "a new feed")

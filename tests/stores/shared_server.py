@@ -1,12 +1,14 @@
 """A server that several replicas share, in memory and on virtual time, with every fault that a real one can have.
 
 It keeps the same words as Redis does for the service: values under leases, a revision, an epoch, a settling mark, and
-announcements that reach whoever listens at that moment. Each replica has a ``View`` of it: a store whose path can refuse,
-fall silent, or go deaf.
+announcements that reach whoever listens at that moment, in order and a little later. Each replica has a ``View`` of it:
+a store whose path can refuse, fall silent, or go deaf.
 """
 
 import asyncio
+import contextlib
 import itertools
+import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal, TypeVar
@@ -22,7 +24,7 @@ Path = Literal["up", "refusing", "silent"]
 
 CALL_SECS = 1.0
 CHECK_SECS = 0.7
-TRAVEL_SECS = 0.002
+TRAVEL_SECS = (0.001, 0.005, 0.06)
 
 
 class SharedServer:
@@ -32,6 +34,7 @@ class SharedServer:
         self.lease_secs = lease_secs
         self.clock = clock
         self.views: list[View] = []
+        self.gone_at: dict[PoolKey, float] = {}
         self._values: dict[PoolKey, tuple[bytes, float, float]] = {}
         self._revision = 0
         self._epoch = ""
@@ -41,16 +44,19 @@ class SharedServer:
     def held(self) -> dict[PoolKey, tuple[bytes, float, float]]:
         """The values whose leases run: bytes, the end of the lease, and since when it has been this value."""
         now = self.clock()
+        self.gone_at |= {key: end for key, (_, end, _) in self._values.items() if end <= now}
         self._values = {key: value for key, value in self._values.items() if value[1] > now}
         return self._values
 
     def lose_everything(self) -> None:
         """All keys are gone, the epoch too; nobody is told."""
+        self.gone_at |= dict.fromkeys(self.held(), self.clock())
         self._values, self._revision, self._epoch, self._settling = {}, 0, "", None
 
     def lose(self, key: PoolKey) -> None:
         """One key is gone, and nobody is told."""
-        self._values.pop(key, None)
+        if self.held().pop(key, None) is not None:
+            self.gone_at[key] = self.clock()
 
     def epoch(self) -> str:
         """The epoch, made when absent."""
@@ -82,7 +88,7 @@ class SharedServer:
             stored is None or msgspec.json.decode(stored[0]).get("instance_id") != instance_id
         ):
             return None
-        self._values.pop(key, None)
+        self.lose(key)
         self._revision += 1
         deleted = Deleted(key, self.epoch(), self._revision)
         self._announce(deleted)
@@ -117,6 +123,8 @@ class View:
         self.path: Path = "up"
         self.deaf = False
         self._messages: deque[Put | Deleted] = deque()
+        self._arrival = 0.0
+        self._subscription = 0
         self._wake = asyncio.Event()
         self._again = asyncio.Event()
         self._late: set[asyncio.Task[None]] = set()
@@ -134,13 +142,19 @@ class View:
             self._wake.set()
 
     def hear(self, event: Put | Deleted) -> None:
-        """An announcement, unless nobody listens."""
+        """An announcement, unless nobody listens; it arrives after those before it."""
         if self.path == "up" and not self.deaf:
+            loop = asyncio.get_running_loop()
+            self._arrival = max(self._arrival, loop.time() + random.choice(TRAVEL_SECS))
+            loop.call_at(self._arrival, self._arrive, event, self._subscription)
+
+    def _arrive(self, event: Put | Deleted, subscription: int) -> None:
+        if self.path == "up" and not self.deaf and subscription == self._subscription:
             self._messages.append(event)
             self._wake.set()
 
     async def _call(self, work: Callable[[], Result]) -> Result:
-        await asyncio.sleep(TRAVEL_SECS)
+        await asyncio.sleep(random.choice(TRAVEL_SECS))
         if self.path == "refusing":
             raise Unavailable("connection refused")
         if self.path == "silent":
@@ -148,7 +162,7 @@ class View:
             await asyncio.sleep(CALL_SECS)
             raise Unavailable("no answer in time")
         result = work()
-        await asyncio.sleep(TRAVEL_SECS)
+        await asyncio.sleep(random.choice(TRAVEL_SECS))
         if self.path != "up":
             raise Unavailable("the connection broke before the answer")
         return result
@@ -175,6 +189,7 @@ class View:
     async def list_all(self) -> Listed:
         """See ``Store.list_all``."""
         self._messages.clear()
+        self._subscription += 1
         self.deaf = False
         asked_at = self.server.clock()
         health = await self._call(lambda: self.server.health(asked_at))
@@ -196,11 +211,9 @@ class View:
                 check_at = self.server.clock() + CHECK_SECS
                 continue
             self._wake.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(check_at):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     def _follow(self, event: Put | Deleted) -> Event | None:
         epoch, revision = self._position
@@ -214,10 +227,11 @@ class View:
     async def _check(self) -> Health:
         asked_at = self.server.clock()
         health = await self._call(lambda: self.server.health(asked_at))
+        await asyncio.sleep(max(0.0, self._arrival - self.server.clock()) + 0.001)
         heard = {(event.epoch, event.revision) for event in self._messages} | {self._position}
         if health.epoch != self._position[0]:
             raise Gone("loss", "another epoch")
-        if (health.epoch, health.revision) not in heard:
+        if max(revision for epoch, revision in heard if epoch == health.epoch) < health.revision:
             raise Gone("gap", "announcements are missing")
         return health
 
