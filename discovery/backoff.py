@@ -11,7 +11,7 @@ from collections.abc import Callable
 class Backoff:
     """Waits that grow: each is drawn from between zero and a ceiling.
 
-    The ceiling doubles with each wait, from ``first_secs`` to ``limit_secs``. The full range is drawn from, so that many
+    The ceiling doubles with each wait, from ``first_secs`` to ``limit_secs``. The full range is drawn, so that many
     who failed at the same moment do not come back at the same moment. ``dice`` gives numbers from 0 to 1.
     """
 

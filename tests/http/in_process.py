@@ -100,7 +100,7 @@ class Exchange:
 
     def stop_reading(self) -> None:
         """From now on not a byte more is taken."""
-        self.read(-self.room)
+        self.room = 0
         self._writable.clear()
 
     def read(self, count: float = float("inf")) -> None:
@@ -302,7 +302,10 @@ class Rig:
         self.call(close)
         self.settle()
 
-    def shut(self) -> None:
+    def __enter__(self) -> "Rig":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.loop.shut()
         asyncio.set_event_loop(None)
 
