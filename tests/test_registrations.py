@@ -646,9 +646,8 @@ def test_faults_in_one_line_name_every_path() -> None:
 def test_a_body_that_was_read_before_is_recognised_and_a_refused_one_is_judged_each_time() -> None:
     heartbeats = registrations.Heartbeats(2)
     body = b'{"cluster_id":"c","namespace":"n","dgd_name":"p","model":"m"}'
-    first = heartbeats.read(body)
-    assert first == (PoolKey("c", "n", "p"), body)
-    assert heartbeats.read(bytes(bytearray(body))) is first
+    assert heartbeats.read(body) == (PoolKey("c", "n", "p"), body, registrations.parse(body))
+    assert heartbeats.read(bytes(bytearray(body))) == (PoolKey("c", "n", "p"), body, None)
     for _ in range(2):
         with pytest.raises(Rejected):
             heartbeats.read(b"{}")
@@ -657,9 +656,7 @@ def test_a_body_that_was_read_before_is_recognised_and_a_refused_one_is_judged_e
 def test_bodies_that_come_no_more_are_forgotten() -> None:
     heartbeats = registrations.Heartbeats(2)
     bodies = [b'{"cluster_id":"c","namespace":"n","dgd_name":"p%d","model":"m"}' % number for number in range(20)]
-    first = heartbeats.read(bodies[0])
     for body in bodies:
-        heartbeats.read(body)
-    again = heartbeats.read(bodies[0])
-    assert again is not first
-    assert again == first
+        assert heartbeats.read(body).registration is not None
+    assert heartbeats.read(bodies[-1]).registration is None
+    assert heartbeats.read(bodies[0]) == (PoolKey("c", "n", "p0"), bodies[0], registrations.parse(bodies[0]))
