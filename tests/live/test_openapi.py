@@ -261,15 +261,7 @@ def test_an_operation_gives_every_answer_that_is_listed_for_it_and_no_other(
     assert seen == {int(status) for status in operation["responses"]}
 
 
-UNKNOWN_POOL = pytest.mark.xfail(
-    strict=True, reason="DELETE of this path is taken for a pool of that name: 404, not 405"
-)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=UNKNOWN_POOL) if path == "/pools/events" else path for path in document()["paths"]],
-)
+@pytest.mark.parametrize("path", document()["paths"])
 def test_other_methods_are_refused_with_those_that_the_document_has(replicas: Replicas, path: str) -> None:
     item = document()["paths"][path]
     documented = {method.upper() for method in METHODS if method in item}
