@@ -306,6 +306,7 @@ class Rig:
         return self
 
     def __exit__(self, *_: object) -> None:
+        asyncio.set_event_loop(self.loop)  # another rig may have ended in between
         self.loop.shut()
         asyncio.set_event_loop(None)
 
@@ -341,6 +342,7 @@ class Rig:
         }
         exchange = Exchange(self.loop, self.app, scope, body)
         exchange.room = room
+        self.last = exchange
         self.settle()
         if exchange.task.done():
             exchange.task.result()
