@@ -21,9 +21,12 @@ from discovery.errors import Unavailable
 from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
 from discovery.registrations import Heartbeat
+from discovery.stores import Listed
 from discovery.stores.replica import Change, Replica
 from tests.stores.shared_server import Path, SharedServer, View
 from tests.virtual_time import VirtualTimeLoop
+
+pytestmark = pytest.mark.timeout(60)
 
 LEASE = 6.0
 HEARTBEAT = 1.0
@@ -161,18 +164,20 @@ class ReplicasAgainstTheTruth(RuleBasedStateMachine):
     # Relays
 
     async def _beat(self, pool: Pool) -> None:
-        turn = random.randrange(2)
+        """The first pool alternates between the replicas; the others stay with one of them until it refuses."""
+        place = KEYS.index(pool.key)
+        turn = place
         while True:
             if not pool.beating:
                 await asyncio.sleep(0.05)
                 continue
-            judged = self.replicas[turn % 2]
-            turn += 1
             try:
-                await self._register(pool, judged)
+                await self._register(pool, self.replicas[turn % 2])
             except Unavailable:
+                turn += 1
                 await asyncio.sleep(RETRY)
             else:
+                turn += place == 0
                 await asyncio.sleep(HEARTBEAT * random.uniform(0.9, 1.0))
 
     async def _register(self, pool: Pool, judged: Judged) -> None:
@@ -371,7 +376,6 @@ TestReplicasAgainstTheTruth.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-TestReplicasAgainstTheTruth = pytest.mark.timeout(120)(TestReplicasAgainstTheTruth)
 
 
 @pytest.fixture
@@ -397,13 +401,15 @@ def test_however_often_data_is_lost_a_dead_pool_leaves_after_two_leases(machine:
     assert machine.loop.time() > died + LEASE
 
 
-def test_an_outage_of_an_hour_keeps_every_pool_and_the_dead_leave_after_it(machine: ReplicasAgainstTheTruth) -> None:
+def test_an_outage_of_ten_minutes_keeps_every_pool_and_the_dead_leave_after_it(
+    machine: ReplicasAgainstTheTruth,
+) -> None:
     machine.start_beating(KEYS[0])
     machine.start_beating(KEYS[1])
     machine.wait(2.0)
     machine.fail("both", "silent")
     machine.fall_silent(KEYS[1])
-    machine.loop.pass_time(3600)
+    machine.loop.pass_time(600)
     for judged in machine.replicas:
         assert set(judged.listed) == {KEYS[0], KEYS[1]}
         assert not judged.complete
@@ -421,7 +427,7 @@ def test_a_loss_at_any_moment_of_a_lease_costs_no_living_pool(machine: ReplicasA
     for key in KEYS:
         machine.start_beating(key)
     machine.wait(2.0)
-    for _ in range(150):
+    for _ in range(80):
         machine.lose_everything()
         machine.wait(2 * LEASE + 0.11)
 
@@ -435,3 +441,65 @@ def test_a_pool_that_returns_while_its_end_is_asked_about_stays(machine: Replica
         machine.loop.pass_time(last + LEASE - 0.3 + step * 0.01 - machine.loop.time())
         machine.start_beating(KEYS[0])
         assert all(KEYS[0] in judged.listed for judged in machine.replicas)
+
+
+def test_an_outage_in_which_leases_just_end_costs_no_living_pool(machine: ReplicasAgainstTheTruth) -> None:
+    """Too short to be announced as a loss, and long enough for a lease to end before its relay comes through."""
+    for key in KEYS:
+        machine.start_beating(key)
+    machine.wait(2.0)
+    for step in range(40):
+        machine.fail("both", "silent")
+        machine.wait(3.0 + step * 0.023)
+        machine.heal()
+        machine.wait(2 * LEASE + 0.11)
+
+
+@pytest.mark.parametrize("path", ["refusing", "silent"])
+def test_no_lease_end_is_acted_on_for_a_lease_after_an_outage(machine: ReplicasAgainstTheTruth, path: Path) -> None:
+    machine.start_beating(KEYS[0])
+    machine.wait(2.0)
+    machine.fall_silent(KEYS[0])
+    machine.wait(1.6)
+    machine.fail("both", path)
+    machine.wait(3.0)
+    machine.heal()
+    healed = machine.loop.time()
+    while machine.loop.time() < healed + LEASE - 0.2:
+        machine.wait(0.1)
+        assert all(KEYS[0] in judged.listed for judged in machine.replicas)
+    assert KEYS[0] not in machine.server.held()
+    machine.wait(NOTICE + SLACK)
+    assert all(KEYS[0] not in judged.listed for judged in machine.replicas)
+
+
+@pytest.mark.xfail(strict=True, reason="a stale epoch that is adopted makes the current one the past, for ever")
+def test_a_list_begun_before_a_loss_and_ended_after_it_does_not_deafen_the_replica(
+    machine: ReplicasAgainstTheTruth,
+) -> None:
+    """What a replica reads of the old life after it wrote in the new one must not make the new one the past."""
+    starting = machine.replicas[0]
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    items = machine.server.items
+
+    async def slow_list() -> Listed:
+        asked_at = machine.loop.time()
+        health = machine.server.health(asked_at)
+        reached.set()
+        await go_on.wait()
+        del starting.view.list_all
+        return Listed(health, items())
+
+    starting.view.list_all = slow_list  # type: ignore[method-assign]
+    starting.restart()
+    machine.loop.run(asyncio.wait_for(reached.wait(), 5))
+    machine.server.lose_everything()
+    machine.lost_at = machine.loop.time()
+    machine.loop.run(starting.replica.put(heartbeat(KEYS[0], "m0")))
+    go_on.set()
+    machine.wait(NOTICE)
+    assert KEYS[0] in starting.listed
+    machine.loop.run(machine.replicas[1].replica.put(heartbeat(KEYS[1], "m1")))
+    machine.loop.run(starting.replica.delete(KEYS[0], None))
+    machine.wait(0.2)
+    assert set(starting.listed) == {KEYS[1]}
