@@ -1,0 +1,1 @@
+"""The Kubernetes side: one watcher per cluster, from EndpointSlices to usable addresses per pool key."""
