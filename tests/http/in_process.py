@@ -72,6 +72,7 @@ class Exchange:
         self.messages: list[dict[str, Any]] = []
         self.writes: list[bytes] = []
         self.ended = False
+        self.broken = False
         self.room: float = float("inf")
         self.task = loop.create_task(app(scope, self._receive, self._send))
 
@@ -82,6 +83,8 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: dict[str, Any]) -> None:
+        if self.broken:
+            raise OSError("the connection is closing")
         if not self._left.is_set():
             await self._writable.wait()
         if self._left.is_set():

@@ -5,7 +5,6 @@ import json
 import random
 import tracemalloc
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -379,12 +378,14 @@ def test_a_reader_that_leaves_while_it_is_behind_is_forgotten(rig: Rig) -> None:
 
 
 def test_a_reader_that_leaves_is_written_to_no_longer(rig: Rig) -> None:
-    stream = rig.open(EVENTS + "?model=m")
+    stream = rig.open(EVENTS)
     assert rig.streams.streams == 1
+    assert len(rig.pools.everything.subscribers) == 1
     stream.leave()
     rig.settle()
     assert stream.task.done()
     assert rig.streams.streams == 0
+    assert not rig.pools.everything.subscribers
     writes = len(stream.writes)
     rig.publish(pool("p3"))
     rig.pass_time(40)
@@ -393,16 +394,31 @@ def test_a_reader_that_leaves_is_written_to_no_longer(rig: Rig) -> None:
 
 def test_a_reader_whose_connection_breaks_in_a_write_disturbs_nobody(rig: Rig) -> None:
     broken, other = rig.open(EVENTS), rig.open(EVENTS)
-
-    async def breaks(message: Any) -> None:
-        raise OSError("the connection is closing")
-
-    for subscriber in list(rig.pools.everything.subscribers):
-        if subscriber._send == broken._send:
-            subscriber._send = breaks
+    broken.broken = True
     rig.publish(pool("p3"))
     rig.settle()
     assert told(other) == ["snapshot True", "put p3"]
+    assert told(broken) == ["snapshot True"]
+    rig.publish(pool("p4"))
+    rig.settle()
+    assert told(other)[-1] == "put p4"
+
+
+def test_no_comment_gets_in_between_the_pieces_of_a_long_event(rig: Rig) -> None:
+    rig.publish(*(pool(f"q{number}", metadata={"k": "x" * 50_000}) for number in range(5)))
+    rig.settle()
+    slow = rig.open(EVENTS, room=100_000)
+
+    def room_and_comment() -> None:
+        slow.read(50_000)
+        for slot in rig.streams._open:
+            for stream in slot:
+                stream.comment()
+
+    rig.call(room_and_comment)
+    slow.read()
+    rig.settle()
+    assert slow.events()[0].data == rig.get("/pools").json()
 
 
 # ---- long polls
