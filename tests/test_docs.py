@@ -120,6 +120,35 @@ def test_the_readme_says_what_is_refused_as_not_built_yet() -> None:
         settings.read_serve(["--pool-discovery", "mcs"], {})
 
 
+def test_numbers_in_the_readme_are_those_of_the_code() -> None:
+    from discovery.client.snapshot import UNSEEN_SECS
+    from discovery.http.answers import MAX_WAIT_SECS
+    from discovery.http.streams import COMMENT_SECS
+    from discovery.registration_rules import MAX_FRONTENDS, MAX_METADATA, MAX_RELAYS
+    from discovery.stores.replica import CONFIRMED_FOR_SECS
+
+    defaults = settings.read_serve([], {})
+    text = " ".join(read("README.md").split())
+    for said in (
+        f"a pool that incomplete lists have not shown for {UNSEEN_SECS / 60:g} minutes",
+        f"(at most {MAX_WAIT_SECS})",
+        f"a comment, `:`, every {COMMENT_SECS} seconds",
+        f"relays (up to {MAX_RELAYS}) and frontends (up to {MAX_FRONTENDS:,})",
+        f"text by name, up to {MAX_METADATA} entries",
+        f"with 503 within {defaults.store_timeout_ms / 1000:g} seconds",
+        f"from {CONFIRMED_FOR_SECS:g} seconds on, `complete: false`",
+        f"{defaults.lease_duration_secs} seconds after the start it turns true",
+        f"one replica on port {defaults.listen.port}",
+    ):
+        assert said in text, said
+
+
+def test_the_rule_of_complete_stands_in_the_readme_and_in_the_openapi_document() -> None:
+    for text in (section(read("README.md"), "For authors of routers"), openapi.document()["info"]["description"]):
+        for word in ("replace", "merge", "remove nothing", "whatever `complete` says", "5 minutes"):
+            assert word in text
+
+
 # ---- the map of the code, and links
 
 
