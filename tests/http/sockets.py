@@ -189,6 +189,17 @@ class App:
     async def big(self, scope: Any, receive: Any, send: Any) -> None:
         await self.whole(send, b"b" * self.answer_bytes)
 
+    async def block(self, scope: Any, receive: Any, send: Any) -> None:
+        """Let the peer know, then keep the whole process busy for longer than the tests' deadlines."""
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
+        await asyncio.sleep(0.05)  # the head leaves at the end of the loop's turn
+        time.sleep(2.5)
+        await send({"type": "http.response.body", "body": b"."})
+
+    async def deaf(self, scope: Any, receive: Any, send: Any) -> None:
+        """Never ends by itself and never listens whether anybody still waits."""
+        await asyncio.Event().wait()
+
     async def raises(self, scope: Any, receive: Any, send: Any) -> None:
         raise LookupError("the reason is for the log alone")
 

@@ -6,10 +6,11 @@ import select
 import socket
 import statistics
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from tests.http.sockets import App, eventually, served
+from tests.http.sockets import App, Served, eventually, served
 
 HEAD = b"POST /echo HTTP/1.1\r\nHost: test\r\n"
 
@@ -172,11 +173,16 @@ class TestSizes:
             peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 1000 + b"0\r\n\r\n")
             assert peer.answer().body == b"x" * 1000
 
-    def test_peer_that_sends_a_refused_body_anyway_still_reads_the_refusal(self) -> None:
+    def test_peer_that_sends_a_refused_body_anyway_is_heard_out_for_a_moment(self) -> None:
+        """A reset in the middle of its sending could take the refusal from it."""
         with served(max_body_bytes=1000) as server, server.peer() as peer:
             peer.post("/echo", b"x" * 500_000)
             assert peer.answer().status == 413
             assert peer.ended() == b""
+            for _ in range(20):
+                peer.send(b"x" * 65536)
+            assert server.server.connections == 1
+            eventually(lambda: server.server.connections == 0, "the end of the moment")
 
     def test_chunked_body_is_refused_when_it_passes_the_limit(self) -> None:
         with served(max_body_bytes=1000) as server, server.peer() as peer:
@@ -316,6 +322,12 @@ class TestParsing:
             peer.send(b"".join(HEAD + b"Content-Length: 1\r\n\r\n%d" % number for number in range(8)))
             assert [peer.answer().body for _ in range(8)] == [b"%d" % number for number in range(8)]
 
+    def test_connection_goes_on_after_pipelined_requests(self) -> None:
+        with served() as server, server.peer() as peer:
+            for _ in range(3):
+                peer.send(b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+                assert [peer.answer().body, peer.answer().body] == [b"ok", b"ok"]
+
     def test_many_pipelined_requests_end_the_connection(self) -> None:
         with served() as server, server.peer() as peer:
             peer.post("/park", b"{}")
@@ -386,7 +398,7 @@ class TestLeaving:
 
 class TestStalledPeers:
     def test_peer_that_never_reads_an_answer_is_cut(self) -> None:
-        with served(write_stall_timeout_secs=0.4) as server, server.peer(receive_buffer=4096) as peer:
+        with served_without_kernel(write_stall_timeout_secs=0.4) as server, server.peer(receive_buffer=4096) as peer:
             peer.get("/big")
             eventually(lambda: server.server.connections == 1, "the connection")
             eventually(lambda: server.server.connections == 0, "the end of the connection")
@@ -394,14 +406,14 @@ class TestStalledPeers:
             assert len(peer.ended()) < server.app.answer_bytes
 
     def test_peer_that_never_reads_a_stream_is_cut(self) -> None:
-        with served(write_stall_timeout_secs=0.4) as server, server.peer(receive_buffer=4096) as peer:
+        with served_without_kernel(write_stall_timeout_secs=0.4) as server, server.peer(receive_buffer=4096) as peer:
             peer.get("/torrent")
             eventually(lambda: server.app.disconnected == ["torrent"], "the app's disconnect")
             eventually(lambda: server.server.connections == 0, "the end of the connection")
             assert 0.3 < peer.age < 3
 
     def test_peer_that_never_reads_the_rest_after_a_closing_answer_is_cut(self) -> None:
-        with served(write_stall_timeout_secs=0.4) as server, server.peer(receive_buffer=4096) as peer:
+        with served_without_kernel(write_stall_timeout_secs=0.4) as server, server.peer(receive_buffer=4096) as peer:
             peer.get("/big", "Connection: close")
             eventually(lambda: server.server.connections == 1, "the connection")
             eventually(lambda: server.server.connections == 0, "the end of the connection")
@@ -409,12 +421,20 @@ class TestStalledPeers:
     def test_few_unread_bytes_end_with_the_keep_alive_time(self) -> None:
         """Below the mark at which writing pauses nobody watches until the connection is to be closed."""
         limits = {"write_stall_timeout_secs": 0.5, "keep_alive_secs": 0.3}
-        with served(**limits) as server, server.peer(receive_buffer=4096) as peer:
+        with served_without_kernel(**limits) as server, server.peer(receive_buffer=4096) as peer:
             server.app.answer_bytes = _kernel_takes(peer.socket) + 30_000
             peer.get("/big")
             eventually(lambda: server.server.connections == 1, "the connection")
             eventually(lambda: server.server.connections == 0, "the end of the connection")
             assert 0.7 < peer.age < 3
+
+    def test_few_unread_bytes_end_after_a_half_close(self) -> None:
+        with served_without_kernel(write_stall_timeout_secs=0.3) as server, server.peer(receive_buffer=4096) as peer:
+            server.app.answer_bytes = _kernel_takes(peer.socket) + 30_000
+            peer.get("/big")
+            eventually(lambda: server.server.in_flight == 0 and server.app.started, "the answer")
+            peer.socket.shutdown(socket.SHUT_WR)
+            eventually(lambda: server.server.connections == 0, "the end of the connection")
 
     def test_slow_reader_that_makes_progress_is_not_cut(self) -> None:
         with served(write_stall_timeout_secs=0.3) as server, server.peer(receive_buffer=65536) as peer:
@@ -508,6 +528,15 @@ def test_refusals_are_json_with_the_phrase_of_their_status() -> None:
         }
         assert answer.headers["connection"] == "close"
         assert "date" in answer.headers
+
+
+@contextlib.contextmanager
+def served_without_kernel(**limits: float) -> Iterator[Served]:
+    """A server whose sockets lack the kernel's own limit, which would end a stalled peer where the server forgot to."""
+    with served(**limits) as server:
+        for listener in server.server._server.sockets:
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+        yield server
 
 
 def _kernel_takes(receiver: socket.socket) -> int:

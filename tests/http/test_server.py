@@ -92,12 +92,16 @@ class TestCapacity:
             assert kept.answer().status == 200
             kept.socket.close()
             eventually(lambda: server.server.connections == 1, "a free place")
+            eventually(lambda: not server.server._shared.full, "the end of the shortage")
             with server.peer() as fitting:
                 fitting.get("/ok")
                 assert fitting.answer().status == 200
+                with contextlib.suppress(ConnectionResetError), server.peer() as surplus:
+                    assert surplus.ended() == b""
+                eventually(lambda: server.server.turned_away == 6, "another closed connection")
         assert [record.getMessage() for record in caplog.records if "in use" in record.getMessage()] == [
             "all 2 connections are in use: new ones are closed at once until some end"
-        ]
+        ] * 2  # once for each shortage, however many it turned away
 
     def test_more_peers_than_descriptors(self) -> None:
         """Without a limit below the descriptors' nobody would be served, and nothing logged, while the peers stay."""
@@ -184,18 +188,21 @@ class TestDraining:
             stopped.result(3)
 
     def test_stop_cuts_off_what_outlives_the_grace(self, caplog: pytest.LogCaptureFixture) -> None:
-        with served() as server, server.peer() as stream, server.peer() as dripping:
+        with served() as server, server.peer() as stream, server.peer() as deaf, server.peer() as dripping:
             stream.get("/stream")
             stream.read_until(b"data: first\n\n\r\n")
+            deaf.get("/deaf")
             dripping.send(b"POST /echo HT")
-            eventually(lambda: server.server.connections == 2, "both connections")
+            eventually(lambda: server.server.in_flight == 2, "both requests")
+            eventually(lambda: server.server.connections == 3, "all connections")
             since = time.monotonic()
             server.ask(lambda: server.server.stop(0.3))
             assert 0.25 < time.monotonic() - since < 2
             assert stream.ended() == b""
+            assert deaf.ended() == b""
             assert dripping.ended() == b""
             assert (server.server.connections, server.server.in_flight) == (0, 0)
-        assert "cut off 1 requests that were not done 0.3 s after the stop" in caplog.text
+        assert "cut off 2 requests that were not done 0.3 s after the stop" in caplog.text
 
     def test_stop_waits_for_the_work_of_a_peer_that_has_left(self) -> None:
         """A registration that was sent whole is done whole, whoever is left to hear of it."""
@@ -251,22 +258,29 @@ class TestMemory:
             eventually(lambda: process.resident_bytes - before < 20 * MEGABYTE, "the memory given back")
 
 
-def test_a_frozen_process_judges_its_peers_only_after_it_has_heard_them() -> None:
+@pytest.mark.parametrize("pause", ["frozen from outside", "stuck in its own code"])
+def test_a_process_that_stood_still_judges_its_peers_only_after_it_has_heard_them(pause: str) -> None:
     """After a pause longer than every deadline, what was sent in time must not be refused as late."""
     with served_process(request_timeout_secs=1, keep_alive_secs=1) as process, contextlib.ExitStack() as stack:
         kept = [stack.enter_context(process.peer()) for _ in range(50)]
         arriving = [stack.enter_context(process.peer()) for _ in range(50)]
+        blocking = stack.enter_context(process.peer())
         for peer in kept:
             peer.get("/ok")
             assert peer.answer().status == 200
         for peer in arriving:
             peer.post("/echo", b"half", length=8)
-        process.popen.send_signal(signal.SIGSTOP)
-        frozen = time.monotonic()
+        if pause == "frozen from outside":
+            process.popen.send_signal(signal.SIGSTOP)
+        else:
+            blocking.get("/block")
+            blocking.read_until(b"\r\n\r\n")
+        paused = time.monotonic()
         for peer in kept:
             peer.get("/ok")
         for peer in arriving:
             peer.send(b"half")
-        eventually(lambda: time.monotonic() - frozen > 2.5, "the end of the pause")
-        process.popen.send_signal(signal.SIGCONT)
+        if pause == "frozen from outside":
+            eventually(lambda: time.monotonic() - paused > 2.5, "the end of the pause")
+            process.popen.send_signal(signal.SIGCONT)
         assert [peer.answer().status for peer in (*kept, *arriving)] == [200] * 100
