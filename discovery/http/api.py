@@ -291,9 +291,6 @@ class _OnePool:
             await answer(send, 200, [JSON, _etag(fragment.token), NO_CACHE], fragment.body)
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/pools/events":  # the router prefers a route that takes the method
-            allowed = (("allow", "GET, HEAD"),)
-            raise Rejected(405, "Method Not Allowed", "This path takes GET, HEAD.", headers=allowed)
         parameters = _parameters(scope["query_string"], ("instance_id",))
         instances = parameters.get("instance_id", [])
         if len(instances) > 1:

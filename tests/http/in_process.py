@@ -28,6 +28,7 @@ from tests.virtual_time import VirtualTimeLoop
 
 Result = TypeVar("Result")
 Headers = dict[str, str]
+Lines = list[tuple[str, str]]
 LEASE = 15.0
 
 
@@ -318,7 +319,7 @@ class Rig:
     def open(
         self,
         target: str,
-        headers: Headers | None = None,
+        headers: Headers | Lines | None = None,
         *,
         method: str = "GET",
         body: bytes = b"",
@@ -327,6 +328,7 @@ class Rig:
     ) -> Exchange:
         """Send a request and see how far it gets without time passing; ``room`` is how much the client reads."""
         raw_path, _, query = target.partition("?")
+        lines = headers if isinstance(headers, list) else (headers or {}).items()
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -338,7 +340,7 @@ class Rig:
             "query_string": query.encode("latin-1"),
             "root_path": "",
             "headers": [(b"host", b"test")]
-            + [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()],
+            + [(name.lower().encode(), value.encode("latin-1")) for name, value in lines],
             "client": (client, 5000),
             "server": ("test", 80),
             "state": {},
@@ -351,11 +353,11 @@ class Rig:
             exchange.task.result()
         return exchange
 
-    def ask(self, method: str, target: str, headers: Headers | None = None, **options: Any) -> Answer:
+    def ask(self, method: str, target: str, headers: Headers | Lines | None = None, **options: Any) -> Answer:
         """A request that is answered without time passing."""
         return self.open(target, headers, method=method, **options).answer()
 
-    def get(self, target: str, headers: Headers | None = None, **options: Any) -> Answer:
+    def get(self, target: str, headers: Headers | Lines | None = None, **options: Any) -> Answer:
         return self.ask("GET", target, headers, **options)
 
     def post(self, body: Any, headers: Headers | None = None, target: str = "/pools", **options: Any) -> Answer:

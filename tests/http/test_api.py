@@ -282,6 +282,7 @@ def test_one_pool_is_the_entry_of_the_list_with_a_tag_of_its_own(listed: Rig) ->
     answer = listed.get("/pools/c1/n1/p1")
     assert answer.status == 200
     assert answer.json() == listed.get("/pools").json()["pools"][0]
+    assert b"[%b," % answer.body in listed.get("/pools").body
     tag = answer.headers["etag"]
     assert re.fullmatch(r'W/"[0-9a-f]{32}"', tag)
     assert answer.headers["cache-control"] == "no-cache"
@@ -359,6 +360,13 @@ def test_f05_what_is_known_already_is_304_without_a_body_and_with_the_same_tag(
 @pytest.mark.parametrize("value", ['"zz"', 'W/"zz"', "W/", '"unterminated', "", ",,", "\x80\xff", '"' * 5_000])
 def test_f05_any_other_condition_is_answered_with_the_list(listed: Rig, value: str) -> None:
     assert listed.get("/pools", {"if-none-match": value}) == listed.get("/pools")
+
+
+@pytest.mark.parametrize("path", ["/pools", "/pools/c1/n1/p1"])
+def test_f05_a_condition_in_several_lines_is_one_list(listed: Rig, path: str) -> None:
+    tag = listed.get(path).headers["etag"]
+    for values in ((tag, '"zz"'), ('"zz"', tag)):
+        assert listed.get(path, [("if-none-match", value) for value in values]).status == 304
 
 
 def test_the_tag_of_the_list_is_none_of_a_filtered_one(listed: Rig) -> None:
