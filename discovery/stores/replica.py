@@ -95,6 +95,7 @@ class Replica:
         self._numbers = itertools.count(1)
         self._holds = Holds(lease_secs)
         self._epoch: str | None = None
+        self._epoch_known_at = float("-inf")
         self._past_epochs: OrderedDict[str, None] = OrderedDict()
         self._confirmed_at = float("-inf")
         self._settling: str | None = None
@@ -158,6 +159,8 @@ class Replica:
         except Unavailable as error:
             self._failed(error)
             raise
+        if registration is None and outcome.changed:
+            registration = registrations.decode_own(value)
         self._apply_put(key, value, outcome.epoch, outcome.revision, asked_at + self._lease_secs, registration)
         return outcome.created
 
@@ -213,21 +216,23 @@ class Replica:
             self._answering.clear()
             log.warning("the store fails, the last list stays: %s", error.detail)
 
-    def _confirm(self, health: Health) -> None:
-        """The store was read: its epoch and revision are known as of when they were asked for."""
+    def _confirm(self, health: Health) -> bool:
+        """The store was read: its epoch and revision are known as of when they were asked for. False: of the past."""
+        if not self._adopt(health):
+            return False
         now = self._clock()
-        self._adopt(health.epoch)
         self._confirmed_at = max(self._confirmed_at, health.asked_at)
         self._settling = health.settling
         failing_since = self._holds.failing_since
         if failing_since is not None and health.asked_at < failing_since:
-            return
+            return True
         lasted = self._holds.answered(now)
         self._answering.set()
         if lasted is not None:
             log.warning("the store answers again after %.1f s; lease ends are held for %g s", lasted, self._lease_secs)
             if lasted >= self._long_outage_secs:
                 self._settle(now, f"an outage of {lasted:.1f} s, in which live leases may have ended")
+        return True
 
     def _settle(self, now: float, reason: str) -> None:
         self._holds.lost(now, reason)
@@ -240,18 +245,22 @@ class Replica:
         except Unavailable as error:
             self._failed(error)
 
-    def _adopt(self, epoch: str) -> bool:
-        """Take the store's epoch. False where it is one of the past; a new one after another is a loss of data."""
-        if epoch == self._epoch:
+    def _adopt(self, health: Health) -> bool:
+        """Take the store's epoch from what was asked of it; a new one after another is a loss of data.
+
+        False for an answer of the past. Nobody can tell of two epochs which one is newer, so an answer counts only if
+        its question was sent after the present epoch was known; writes and announcements never bring a new one.
+        """
+        if health.epoch == self._epoch:
             return True
-        if epoch in self._past_epochs:
+        if health.asked_at < self._epoch_known_at or health.epoch in self._past_epochs:
             return False
         if self._epoch is not None:
             self._past_epochs[self._epoch] = None
             while len(self._past_epochs) > REMEMBER_EPOCHS:
                 self._past_epochs.popitem(last=False)
             self._lost("the store has a new epoch: it was emptied, or a replica noticed a loss")
-        self._epoch = epoch
+        self._epoch, self._epoch_known_at = health.epoch, self._clock()
         return True
 
     def _lost(self, reason: str) -> None:
@@ -270,7 +279,7 @@ class Replica:
         registration: Registration | None = None,
     ) -> None:
         """The pool is ``value`` as of ``revision``, unless something newer is known."""
-        if not self._adopt(epoch) or self._newer_known(key, epoch, revision):
+        if epoch in self._past_epochs or self._newer_known(key, epoch, revision):
             return
         entry = self._entries.get(key)
         changes: list[Change] = []
@@ -301,7 +310,7 @@ class Replica:
         return deleted is not None and deleted[0] == epoch and deleted[1] >= revision
 
     def _apply_deleted(self, event: Deleted) -> None:
-        if not self._adopt(event.epoch) or self._newer_known(event.key, event.epoch, event.revision):
+        if event.epoch in self._past_epochs or self._newer_known(event.key, event.epoch, event.revision):
             return
         now = self._clock()
         self._deleted[event.key] = (event.epoch, event.revision, now)
@@ -313,11 +322,10 @@ class Replica:
 
     def _apply_listed(self, listed: Listed) -> None:
         health = listed.health
-        self._confirm(health)
+        if not self._confirm(health):
+            return
         if listed.loss is not None:
             self._lost(listed.loss)
-        if health.epoch != self._epoch:
-            return
         now = self._clock()
         changes: list[Change] = []
         for key, stored in listed.items.items():
@@ -446,6 +454,8 @@ class Replica:
         now = self._clock()
         changes: list[Change] = []
         held = len(self._overdue)
+        readable_secs = self._holds.readable_secs(now)
+        acts_at_once = self._holds.acts_at(now, readable_secs)
         for key, left in zip(due, answer.secs, strict=True):
             entry = self._entries.get(key)
             if entry is None:
@@ -455,9 +465,9 @@ class Replica:
             elif left is not None:
                 self._overdue.pop(key, None)
                 self._set_alarm(entry, key, asked_at + left)
-            elif self._holds.acts_at(now, self._overdue.setdefault(key, self._holds.readable_secs(now))):
+            elif acts_at_once or self._holds.acts_at(now, self._overdue.setdefault(key, readable_secs)):
                 del self._entries[key]
-                del self._overdue[key]
+                self._overdue.pop(key, None)
                 changes.append((key, None))
             else:
                 self._set_alarm(entry, key, self._held_until(now, self._overdue[key]))

@@ -473,7 +473,6 @@ def test_no_lease_end_is_acted_on_for_a_lease_after_an_outage(machine: ReplicasA
     assert all(KEYS[0] not in judged.listed for judged in machine.replicas)
 
 
-@pytest.mark.xfail(strict=True, reason="a stale epoch that is adopted makes the current one the past, for ever")
 def test_a_list_begun_before_a_loss_and_ended_after_it_does_not_deafen_the_replica(
     machine: ReplicasAgainstTheTruth,
 ) -> None:
