@@ -81,3 +81,9 @@ class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
 
 decode_slice = msgspec.json.Decoder(EndpointSlice).decode
 """One object of a list or a watch event; ``msgspec.MsgspecError`` where it is no EndpointSlice."""
+
+decode_endpoint = msgspec.json.Decoder(Endpoint).decode
+"""One endpoint of a slice; ``msgspec.MsgspecError`` costs that endpoint alone."""
+
+decode_port = msgspec.json.Decoder(Port).decode
+"""One port of a slice; ``msgspec.MsgspecError`` costs that port alone."""

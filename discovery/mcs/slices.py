@@ -1,0 +1,291 @@
+"""Fold of slices and their events into usable addresses per pool key, and the routers' addresses.
+
+Pure: no I/O, no time, no logging; the watcher feeds it and logs what it returns. What is known is always what a fresh
+list of the same objects would give, whatever the order and number of events. An event costs as much as the slices of
+the Services that it touches, however many others there are.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from discovery.mcs.contents import contents_of
+from discovery.mcs.endpoint_slice import EndpointSlice, SliceName
+from discovery.mcs.fault_texts import fault_text
+from discovery.mcs.names import Names, Role, Service, Use
+from discovery.mcs.origin import Refused, Rules, origin_of
+from discovery.mcs.service import PORT_FAULTS, Fault, Reach, Share, reach
+from discovery.model import PoolKey, Router
+
+SKIPPED = ("no_source_cluster", "unreadable_name", "no_service", "fqdn", "bad_address", "bad_port", "no_port")
+"""Words under which ``Slices.skipped`` counts what cannot be used: slices, but for addresses and ports."""
+
+
+class Endpoints(NamedTuple):
+    """The URLs of one pool's usable endpoints, sorted."""
+
+    relays: tuple[str, ...]
+    frontends: tuple[str, ...]
+
+
+class ServiceState(NamedTuple):
+    """What is known of a Service: how many URLs, and why there are none, in a fixed word and one line for people."""
+
+    service: Service
+    role: Role
+    key: PoolKey | None
+    slices: int
+    usable: int
+    fault: Fault | None
+    text: str
+
+
+class Notice(NamedTuple):
+    """Something that people must mend: a fixed word, whose it is, and one line that says what to do."""
+
+    cause: str
+    namespace: str
+    service: str
+    text: str
+
+
+class Touched(NamedTuple):
+    """What an event changed: pools whose addresses are others now, whether the routers are, and what is newly wrong."""
+
+    keys: frozenset[PoolKey] = frozenset()
+    routers: bool = False
+    warnings: tuple[Notice, ...] = ()
+
+
+class _RefusedService(NamedTuple):
+    namespace: str
+    name: str
+
+
+class _Served(NamedTuple):
+    """One object as remembered: its uid, whose it is, and what it brings there."""
+
+    uid: str
+    home: Service
+    use: Use
+    share: Share
+
+
+class _Rejected(NamedTuple):
+    """One refused object as remembered."""
+
+    uid: str
+    home: _RefusedService
+    refused: Refused
+
+
+_Known = _Served | _Rejected
+_Home = Service | _RefusedService
+
+
+class _Folded:
+    """The slices of one Service, what they come to, and what was already said about it."""
+
+    __slots__ = ("reach", "said", "shares", "use")
+
+    def __init__(self, use: Use) -> None:
+        self.use = use
+        self.shares: dict[SliceName, Share] = {}
+        self.reach = Reach()
+        self.said: frozenset[str] = frozenset()
+
+
+class Slices:
+    """All slices of one cluster that matter, by Service."""
+
+    def __init__(self, names: Names, rules: Rules) -> None:
+        self._names = names
+        self._rules = rules
+        self._known: dict[SliceName, _Known] = {}
+        self._services: dict[Service, _Folded] = {}
+        self._refused: dict[_RefusedService, dict[SliceName, Refused]] = {}
+        self._said_refused: set[_RefusedService] = set()
+        self._skipped: Counter[str] = Counter()
+
+    # ---- what happened
+
+    def relist(self, items: Iterable[EndpointSlice]) -> Touched:
+        """All objects that there are: what is not among them is gone. The last of equal names counts."""
+        found = {item.name: self._read(item) for item in items}
+        homes: set[_Home] = set()
+        for name in self._known.keys() - found.keys():
+            self._place(name, None, homes)
+        for name, known in found.items():
+            self._place(name, known, homes)
+        return self._settle(homes)
+
+    def apply(self, item: EndpointSlice) -> Touched:
+        """An object as it is now, known before or not; it may have left its Service for another or for none."""
+        homes: set[_Home] = set()
+        self._place(item.name, self._read(item), homes)
+        return self._settle(homes)
+
+    def remove(self, name: SliceName, uid: str) -> Touched:
+        """An object is gone; one that came back under its name with another uid stays."""
+        known = self._known.get(name)
+        if known is None or (uid and known.uid and uid != known.uid):
+            return Touched()
+        homes: set[_Home] = set()
+        self._place(name, None, homes)
+        return self._settle(homes)
+
+    # ---- what is known
+
+    def endpoints(self, key: PoolKey) -> Endpoints | None:
+        """The pool's addresses; None where neither a relay nor a frontend can be used."""
+        relays = self._urls(key, key.dgd_name + self._names.relay_suffix)
+        frontends = self._urls(key, key.dgd_name + self._names.frontend_suffix)
+        return Endpoints(relays, frontends) if relays or frontends else None
+
+    def keys(self) -> frozenset[PoolKey]:
+        """All pools that have endpoints."""
+        return frozenset(
+            folded.use.key for folded in self._services.values() if folded.use.key is not None and folded.reach.urls
+        )
+
+    def routers(self) -> tuple[Router, ...]:
+        """The Global Routers, by id: source cluster and pod, or address where the pod is not known."""
+        found = (router for folded in self._services.values() for router in folded.reach.routers)
+        return tuple(sorted(found, key=lambda router: router.id))
+
+    def services(self) -> Iterator[ServiceState]:
+        """Every Service of pools and routers, also those without any usable endpoint."""
+        for service, folded in self._services.items():
+            fault = folded.reach.fault
+            text = self._text(service, folded, fault) if fault else ""
+            yield ServiceState(
+                service, folded.use.role, folded.use.key, len(folded.shares), len(folded.reach.urls), fault, text
+            )
+
+    def refused(self) -> Iterator[Notice]:
+        """Every Service of which slices are refused, once."""
+        for service, refusals in self._refused.items():
+            yield _refusal(service, refusals)
+
+    def skipped(self) -> dict[str, int]:
+        """How much of what is there now cannot be used, by the words of ``SKIPPED``."""
+        return {cause: self._skipped[cause] for cause in SKIPPED}
+
+    # ---- the fold
+
+    def _read(self, item: EndpointSlice) -> _Known | None:
+        origin = origin_of(item, self._rules)
+        if isinstance(origin, Refused):
+            return self._rejected(item, origin)
+        if origin is None:
+            return None
+        home = Service(origin.cluster_id, origin.namespace, origin.service)
+        use = self._names.use(home)
+        if use is None:
+            return None
+        contents = contents_of(item, with_pods=use.role == "router")
+        return _Served(item.metadata.uid, home, use, Share(contents, origin.native))
+
+    def _rejected(self, item: EndpointSlice, refused: Refused) -> _Rejected | None:
+        if refused.service and self._names.role(refused.namespace, refused.service) is None:
+            return None  # wherever it comes from, it is of no interest
+        home = _RefusedService(refused.namespace, refused.service or item.metadata.name)
+        return _Rejected(item.metadata.uid, home, refused)
+
+    def _place(self, name: SliceName, known: _Known | None, homes: set[_Home]) -> None:
+        """Put the object in its place, and note whose slices have changed by that."""
+        before = self._known.pop(name, None)
+        if known is not None:
+            self._known[name] = known
+        if before is not None and known is not None and before[1:] == known[1:]:
+            return
+        if before is not None:
+            self._take(name, before)
+            homes.add(before.home)
+        if known is not None:
+            self._give(name, known)
+            homes.add(known.home)
+
+    def _take(self, name: SliceName, known: _Known) -> None:
+        self._count(known, -1)
+        if isinstance(known, _Served):
+            del self._services[known.home].shares[name]
+        else:
+            del self._refused[known.home][name]
+
+    def _give(self, name: SliceName, known: _Known) -> None:
+        self._count(known, +1)
+        if isinstance(known, _Rejected):
+            self._refused.setdefault(known.home, {})[name] = known.refused
+            return
+        if known.home not in self._services:
+            self._services[known.home] = _Folded(known.use)
+        self._services[known.home].shares[name] = known.share
+
+    def _settle(self, homes: Iterable[_Home]) -> Touched:
+        """Work out anew what these Services come to."""
+        keys: set[PoolKey] = set()
+        routers = False
+        warnings: list[Notice] = []
+        for home in homes:
+            if isinstance(home, _RefusedService):
+                warnings += self._settle_refused(home)
+                continue
+            folded, before = self._services[home], self._services[home].reach
+            self._reach(home, folded)
+            if folded.reach.urls != before.urls and folded.use.key is not None:
+                keys.add(folded.use.key)
+            routers = routers or folded.reach.routers != before.routers
+            warnings += self._newly_wrong(home, folded)
+            if not folded.shares:
+                del self._services[home]
+        return Touched(frozenset(keys), routers, tuple(sorted(warnings)))
+
+    def _reach(self, service: Service, folded: _Folded) -> None:
+        self._skipped["no_port"] -= folded.reach.portless
+        routers_of = service.cluster_id if folded.use.role == "router" else None
+        folded.reach = reach(folded.shares.values(), self._names.port_name(folded.use.role), routers_of)
+        self._skipped["no_port"] += folded.reach.portless
+
+    def _newly_wrong(self, service: Service, folded: _Folded) -> list[Notice]:
+        """Each fault of a Service's ports once until it heals; a Service scaled to zero says nothing of its ports."""
+        faults = folded.reach.port_faults
+        news = sorted(faults - folded.said, key=PORT_FAULTS.index)
+        folded.said = faults if folded.reach.judged else folded.said
+        return [Notice(fault, service.namespace, service.name, self._text(service, folded, fault)) for fault in news]
+
+    def _settle_refused(self, service: _RefusedService) -> list[Notice]:
+        refusals = self._refused[service]
+        if not refusals:
+            del self._refused[service]
+            self._said_refused.discard(service)
+            return []
+        if service in self._said_refused:
+            return []
+        self._said_refused.add(service)
+        return [_refusal(service, refusals)]
+
+    def _count(self, known: _Known, step: int) -> None:
+        if isinstance(known, _Rejected):
+            self._skipped[known.refused.cause] += step
+            return
+        contents = known.share.contents
+        self._skipped["fqdn"] += step * contents.fqdn
+        self._skipped["bad_address"] += step * contents.bad_addresses
+        self._skipped["bad_port"] += step * contents.bad_ports
+
+    def _urls(self, key: PoolKey, service: str) -> tuple[str, ...]:
+        folded = self._services.get(Service(key.cluster_id, key.namespace, service))
+        return folded.reach.urls if folded is not None and folded.use.key == key else ()
+
+    def _text(self, service: Service, folded: _Folded, fault: Fault) -> str:
+        name = f"Service {service.namespace}/{service.name} of cluster {service.cluster_id}"
+        return fault_text(
+            name, fault, folded.reach, self._names.port_name(folded.use.role), f"--{folded.use.role}-port-name"
+        )
+
+
+def _refusal(service: _RefusedService, refusals: dict[SliceName, Refused]) -> Notice:
+    """The refusal to name: the same one in whatever order the slices came."""
+    refused = refusals[min(refusals)]
+    return Notice(refused.cause, service.namespace, service.name, refused.text)
