@@ -6,11 +6,14 @@ Pure; shared by warnings and ``doctor``. Knows words alone, no state.
 from collections.abc import Iterable
 
 from discovery.mcs.contents import TcpPort
-from discovery.mcs.service import Fault, Reach
+from discovery.mcs.service import Fault, FoldedService, Object
 
 
-def fault_text(service: str, fault: Fault, reach: Reach, port_name: str | None, flag: str) -> str:
-    """One line; ``service`` names the Service and its cluster, ``flag`` chooses the port."""
+def fault_text(folded: FoldedService[Object], fault: Fault, port_name: str | None) -> str:
+    """One line about the Service as it is now; ``port_name`` is the port that counts, if it has to have a name."""
+    cluster_id, namespace, name = folded.service
+    service = f"Service {namespace}/{name} of cluster {cluster_id}"
+    reach, flag = folded.reach, f"--{folded.use.role}-port-name"
     match fault:
         case "several_ports":
             return f"{service} has several TCP ports ({_listed(reach.ports)}): choose one with {flag}"

@@ -4,10 +4,11 @@ Pure; between ``contents`` and ``slices``. A function of the set of slices alone
 an address may be in several slices at once and nothing tells which of them is newer.
 """
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Hashable, Iterable
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from discovery.mcs.contents import Contents, TcpPort
+from discovery.mcs.names import Service, Use
 from discovery.model import Router
 
 PortFault = Literal["several_ports", "no_ports", "no_named_port", "no_port_number"]
@@ -44,6 +45,47 @@ class Reach(NamedTuple):
 
 
 _Endpoint = tuple[str, int]
+Object = TypeVar("Object", bound=Hashable)
+
+
+class Change(NamedTuple):
+    """What changed in a Service by new slices: ``faults`` of its ports are new ones, ``portless`` is a difference."""
+
+    urls: bool
+    routers: bool
+    faults: tuple[PortFault, ...]
+    portless: int
+
+
+class FoldedService(Generic[Object]):
+    """A Service's slices by object, what they came to when it was last settled, and what was already said about it."""
+
+    __slots__ = ("_said", "reach", "service", "shares", "use")
+
+    def __init__(self, service: Service, use: Use) -> None:
+        self.service = service
+        self.use = use
+        self.shares: dict[Object, Share] = {}
+        self.reach = Reach()
+        self._said: frozenset[PortFault] = frozenset()
+
+    def settle(self, port_name: str | None) -> Change:
+        """Work out anew what the slices come to.
+
+        Each fault of ports is new once, until it heals; a Service that is scaled to zero says nothing of its ports.
+        """
+        before = self.reach
+        routers_of = self.service.cluster_id if self.use.role == "router" else None
+        self.reach = now = reach(self.shares.values(), port_name, routers_of)
+        faults = sorted(now.port_faults - self._said, key=PORT_FAULTS.index)
+        if now.judged:
+            self._said = now.port_faults
+        return Change(
+            urls=now.urls != before.urls,
+            routers=now.routers != before.routers,
+            faults=tuple(faults),
+            portless=now.portless - before.portless,
+        )
 
 
 def reach(shares: Iterable[Share], port_name: str | None, routers_of: str | None = None) -> Reach:

@@ -14,7 +14,7 @@ from discovery.mcs.endpoint_slice import EndpointSlice, SliceName
 from discovery.mcs.fault_texts import fault_text
 from discovery.mcs.names import Names, Role, Service, Use
 from discovery.mcs.origin import Refused, Rules, origin_of
-from discovery.mcs.service import PORT_FAULTS, Fault, Reach, Share, reach
+from discovery.mcs.service import Fault, FoldedService, Share
 from discovery.model import PoolKey, Router
 
 SKIPPED = ("no_source_cluster", "unreadable_name", "no_service", "fqdn", "bad_address", "bad_port", "no_port")
@@ -62,6 +62,13 @@ class _RefusedService(NamedTuple):
     name: str
 
 
+class _Object(NamedTuple):
+    """One object as one selector sees it."""
+
+    selector: str
+    name: SliceName
+
+
 class _Served(NamedTuple):
     """One object as remembered: its uid, whose it is, and what it brings there."""
 
@@ -83,55 +90,49 @@ _Known = _Served | _Rejected
 _Home = Service | _RefusedService
 
 
-class _Folded:
-    """The slices of one Service, what they come to, and what was already said about it."""
-
-    __slots__ = ("reach", "said", "shares", "use")
-
-    def __init__(self, use: Use) -> None:
-        self.use = use
-        self.shares: dict[SliceName, Share] = {}
-        self.reach = Reach()
-        self.said: frozenset[str] = frozenset()
-
-
 class Slices:
-    """All slices of one cluster that matter, by Service."""
+    """All slices of one cluster that matter, by Service.
+
+    They may come through several selectors. Lists and events of one are in order among themselves alone: an object that
+    leaves one selector for another may be told gone after it was told there, so each selector's word is kept apart.
+    """
 
     def __init__(self, names: Names, rules: Rules) -> None:
         self._names = names
         self._rules = rules
-        self._known: dict[SliceName, _Known] = {}
-        self._services: dict[Service, _Folded] = {}
-        self._refused: dict[_RefusedService, dict[SliceName, Refused]] = {}
+        self._known: dict[_Object, _Known] = {}
+        self._services: dict[Service, FoldedService[_Object]] = {}
+        self._refused: dict[_RefusedService, dict[_Object, Refused]] = {}
         self._said_refused: set[_RefusedService] = set()
         self._skipped: Counter[str] = Counter()
 
     # ---- what happened
 
-    def relist(self, items: Iterable[EndpointSlice]) -> Touched:
-        """All objects that there are: what is not among them is gone. The last of equal names counts."""
-        found = {item.name: self._read(item) for item in items}
+    def relist(self, items: Iterable[EndpointSlice], selector: str = "") -> Touched:
+        """All objects that the selector finds: others that it found are gone. The last of equal names counts."""
+        found = {_Object(selector, item.name): self._read(item) for item in items}
+        gone = [known for known in self._known if known.selector == selector and known not in found]
         homes: set[_Home] = set()
-        for name in self._known.keys() - found.keys():
-            self._place(name, None, homes)
-        for name, known in found.items():
-            self._place(name, known, homes)
+        for there in gone:
+            self._place(there, None, homes)
+        for there, known in found.items():
+            self._place(there, known, homes)
         return self._settle(homes)
 
-    def apply(self, item: EndpointSlice) -> Touched:
+    def apply(self, item: EndpointSlice, selector: str = "") -> Touched:
         """An object as it is now, known before or not; it may have left its Service for another or for none."""
         homes: set[_Home] = set()
-        self._place(item.name, self._read(item), homes)
+        self._place(_Object(selector, item.name), self._read(item), homes)
         return self._settle(homes)
 
-    def remove(self, name: SliceName, uid: str) -> Touched:
+    def remove(self, name: SliceName, uid: str, selector: str = "") -> Touched:
         """An object is gone; one that came back under its name with another uid stays."""
-        known = self._known.get(name)
+        there = _Object(selector, name)
+        known = self._known.get(there)
         if known is None or (uid and known.uid and uid != known.uid):
             return Touched()
         homes: set[_Home] = set()
-        self._place(name, None, homes)
+        self._place(there, None, homes)
         return self._settle(homes)
 
     # ---- what is known
@@ -157,10 +158,8 @@ class Slices:
         """Every Service of pools and routers, also those without any usable endpoint."""
         for service, folded in self._services.items():
             fault = folded.reach.fault
-            text = self._text(service, folded, fault) if fault else ""
-            yield ServiceState(
-                service, folded.use.role, folded.use.key, len(folded.shares), len(folded.reach.urls), fault, text
-            )
+            text = self._notice(folded, fault).text if fault else ""
+            yield ServiceState(service, *folded.use, len(folded.shares), len(folded.reach.urls), fault, text)
 
     def refused(self) -> Iterator[Notice]:
         """Every Service of which slices are refused, once."""
@@ -192,35 +191,35 @@ class Slices:
         home = _RefusedService(refused.namespace, refused.service or item.metadata.name)
         return _Rejected(item.metadata.uid, home, refused)
 
-    def _place(self, name: SliceName, known: _Known | None, homes: set[_Home]) -> None:
+    def _place(self, there: _Object, known: _Known | None, homes: set[_Home]) -> None:
         """Put the object in its place, and note whose slices have changed by that."""
-        before = self._known.pop(name, None)
+        before = self._known.pop(there, None)
         if known is not None:
-            self._known[name] = known
+            self._known[there] = known
         if before is not None and known is not None and before[1:] == known[1:]:
             return
         if before is not None:
-            self._take(name, before)
+            self._take(there, before)
             homes.add(before.home)
         if known is not None:
-            self._give(name, known)
+            self._give(there, known)
             homes.add(known.home)
 
-    def _take(self, name: SliceName, known: _Known) -> None:
+    def _take(self, there: _Object, known: _Known) -> None:
         self._count(known, -1)
         if isinstance(known, _Served):
-            del self._services[known.home].shares[name]
+            del self._services[known.home].shares[there]
         else:
-            del self._refused[known.home][name]
+            del self._refused[known.home][there]
 
-    def _give(self, name: SliceName, known: _Known) -> None:
+    def _give(self, there: _Object, known: _Known) -> None:
         self._count(known, +1)
         if isinstance(known, _Rejected):
-            self._refused.setdefault(known.home, {})[name] = known.refused
+            self._refused.setdefault(known.home, {})[there] = known.refused
             return
         if known.home not in self._services:
-            self._services[known.home] = _Folded(known.use)
-        self._services[known.home].shares[name] = known.share
+            self._services[known.home] = FoldedService(known.home, known.use)
+        self._services[known.home].shares[there] = known.share
 
     def _settle(self, homes: Iterable[_Home]) -> Touched:
         """Work out anew what these Services come to."""
@@ -231,28 +230,16 @@ class Slices:
             if isinstance(home, _RefusedService):
                 warnings += self._settle_refused(home)
                 continue
-            folded, before = self._services[home], self._services[home].reach
-            self._reach(home, folded)
-            if folded.reach.urls != before.urls and folded.use.key is not None:
+            folded = self._services[home]
+            change = folded.settle(self._names.port_name(folded.use.role))
+            if change.urls and folded.use.key is not None:
                 keys.add(folded.use.key)
-            routers = routers or folded.reach.routers != before.routers
-            warnings += self._newly_wrong(home, folded)
+            routers = routers or change.routers
+            self._skipped["no_port"] += change.portless
+            warnings += [self._notice(folded, fault) for fault in change.faults]
             if not folded.shares:
                 del self._services[home]
         return Touched(frozenset(keys), routers, tuple(sorted(warnings)))
-
-    def _reach(self, service: Service, folded: _Folded) -> None:
-        self._skipped["no_port"] -= folded.reach.portless
-        routers_of = service.cluster_id if folded.use.role == "router" else None
-        folded.reach = reach(folded.shares.values(), self._names.port_name(folded.use.role), routers_of)
-        self._skipped["no_port"] += folded.reach.portless
-
-    def _newly_wrong(self, service: Service, folded: _Folded) -> list[Notice]:
-        """Each fault of a Service's ports once until it heals; a Service scaled to zero says nothing of its ports."""
-        faults = folded.reach.port_faults
-        news = sorted(faults - folded.said, key=PORT_FAULTS.index)
-        folded.said = faults if folded.reach.judged else folded.said
-        return [Notice(fault, service.namespace, service.name, self._text(service, folded, fault)) for fault in news]
 
     def _settle_refused(self, service: _RefusedService) -> list[Notice]:
         refusals = self._refused[service]
@@ -278,14 +265,12 @@ class Slices:
         folded = self._services.get(Service(key.cluster_id, key.namespace, service))
         return folded.reach.urls if folded is not None and folded.use.key == key else ()
 
-    def _text(self, service: Service, folded: _Folded, fault: Fault) -> str:
-        name = f"Service {service.namespace}/{service.name} of cluster {service.cluster_id}"
-        return fault_text(
-            name, fault, folded.reach, self._names.port_name(folded.use.role), f"--{folded.use.role}-port-name"
-        )
+    def _notice(self, folded: FoldedService[_Object], fault: Fault) -> Notice:
+        text = fault_text(folded, fault, self._names.port_name(folded.use.role))
+        return Notice(fault, folded.service.namespace, folded.service.name, text)
 
 
-def _refusal(service: _RefusedService, refusals: dict[SliceName, Refused]) -> Notice:
+def _refusal(service: _RefusedService, refusals: dict[_Object, Refused]) -> Notice:
     """The refusal to name: the same one in whatever order the slices came."""
     refused = refusals[min(refusals)]
     return Notice(refused.cause, service.namespace, service.name, refused.text)
