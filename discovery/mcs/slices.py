@@ -143,7 +143,7 @@ class Slices:
         frontends = self._urls(key, key.dgd_name + self._names.frontend_suffix)
         return Endpoints(relays, frontends) if relays or frontends else None
 
-    def keys(self) -> frozenset[PoolKey]:
+    def pool_keys(self) -> frozenset[PoolKey]:
         """All pools that have endpoints."""
         return frozenset(
             folded.use.key for folded in self._services.values() if folded.use.key is not None and folded.reach.urls
