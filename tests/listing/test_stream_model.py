@@ -76,8 +76,8 @@ class Served:
 class Following:
     """One subscriber and the wire to it.
 
-    Events are applied as they come and stay applied when the wire is cut, as in a browser. What had arrived of a
-    published change is then told once more, so after a cut the same event may come twice, until the next id.
+    Events are applied as they come and stay applied when the wire is cut. Whoever was cut off in the middle of a
+    published change holds no state that has a name, so it comes back without one.
     """
 
     def __init__(self, loop: VirtualTimeLoop, wanted: Filter) -> None:
@@ -86,7 +86,6 @@ class Following:
         self.state: dict[PoolKey, Any] = {}
         self.complete = False
         self.last_id: str | None = None
-        self.repeats = False
         self.served: Served | None = None
         self.task: asyncio.Task[None] | None = None
         self.wire = b""
@@ -132,19 +131,18 @@ class Following:
                 self.complete = data["complete"]
                 assert given is not None
             case "put":
-                assert self.repeats or self.state.get(self._key(data)) != data, "put of what the subscriber has"
+                assert self.state.get(self._key(data)) != data, "put of what the subscriber has"
                 self.state[self._key(data)] = data
             case "delete":
-                assert self.repeats or self._key(data) in self.state, "delete of a pool that was never given"
+                assert self._key(data) in self.state, "delete of a pool that was never given"
                 self.state.pop(self._key(data), None)
             case "complete":
-                assert self.repeats or self.complete != data["complete"], "complete said twice"
+                assert self.complete != data["complete"], "complete said twice"
                 self.complete = data["complete"]
             case other:
                 raise AssertionError(other)
+        self.last_id = None if given is None else given.decode()
         if given is not None:
-            self.last_id = given.decode()
-            self.repeats = False
             assert name_of(self.state, self.complete) == self.last_id, "the id names another state than this one"
 
     def _key(self, entry: dict[str, Any]) -> PoolKey:
@@ -158,7 +156,6 @@ class Following:
             self.task.cancel()
             self.loop.run(asyncio.wait([self.task]))
         self.task = self.served = None
-        self.repeats = True
 
 
 class SubscribersAgainstTheList(RuleBasedStateMachine):

@@ -1,5 +1,6 @@
 """Streams over real sockets: their end, their number, their ids, and clients that vanish or do not read."""
 
+import random
 import socket
 import struct
 import threading
@@ -229,6 +230,35 @@ def _addresses(stream: Subscriber) -> Iterator[str]:
             yield event.data["relays"][0]
         elif event.name == "snapshot":
             yield from (entry["relays"][0] for entry in event.data["pools"])
+
+
+@pytest.mark.parametrize("query", ["", "?model=m0", "?cluster_id=c1&cluster_id=c2"])
+def test_subscribers_that_lag_drop_and_move_between_replicas_hold_what_get_says(
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic, query: str
+) -> None:
+    a, b = start_pair(redis_server, lease=20, heartbeat=5)
+    chance = random.Random(query)
+    streams = [Subscriber(traffic, [(a, b), (b, a)][number % 2], query=query, patience=0.01) for number in range(8)]
+    await_sign(lambda: all(stream.connected for stream in streams), 5, "all streams")
+    filling = {f"key{number}": "x" * 900 for number in range(60)}
+    for step in range(400):
+        replica, name = chance.choice((a, b)), f"c{chance.randrange(4)}/n1/p{chance.randrange(10)}"
+        if chance.random() < 0.25:
+            assert replica.delete(name).status == 204
+        else:
+            metadata = filling if chance.random() < 0.3 else {}
+            replica.register(name, model=f"m{chance.randrange(2)}", metadata={**metadata, "step": str(step)})
+        stream = chance.choice(streams)
+        chance.choice([stream.drop, stream.lag, stream.catch_up, stream.catch_up])()
+    for stream in streams:
+        stream.catch_up()
+    await_sign(lambda: verdict.same_bytes(a.pools(), b.pools()), 3, "both replicas agree")
+    final = a.get(f"/pools{query}").json
+    assert final["pools"]
+    await_sign(lambda: all(stream.agrees_with(final) for stream in streams), 5, "each holds what GET says")
+    assert [stream.faults for stream in streams] == [[]] * len(streams)
+    assert sum(len(stream.visits) for stream in streams) > 50
+    assert any(visit.resumed_from for stream in streams for visit in stream.visits)
 
 
 class _Race:
