@@ -9,7 +9,7 @@
 The tree exists so that a caller decides by kind what to do and never looks into a library's error.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class DiscoveryError(Exception):
@@ -48,12 +48,19 @@ class Rejected(DiscoveryError):
 
 
 class Unavailable(DiscoveryError):
-    """Something behind us does not answer or refuses for now; ``str(error)`` says what, without any secret."""
+    """Something behind us does not answer or refuses for now; ``str(error)`` says what, without any secret.
 
-    def __init__(self, detail: str, *, retry_after_secs: int = 1) -> None:
+    ``extent`` is how much is out of order: the whole ``source``; its ``writes``, while it can be read; or only the
+    one ``item`` that was asked for.
+    """
+
+    def __init__(
+        self, detail: str, *, retry_after_secs: int = 1, extent: Literal["source", "writes", "item"] = "source"
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.retry_after_secs = retry_after_secs
+        self.extent = extent
 
 
 class Gone(DiscoveryError):

@@ -180,9 +180,10 @@ def _resource(capacity: Capacity) -> str:
 
 
 def _plain_number(number: Any) -> Any:
+    """Whole numbers as integers up to what a double holds exactly, beyond it as doubles: equal values, equal bytes."""
     if isinstance(number, float) and number.is_integer() and abs(number) <= 2**53:
         return int(number)
-    return number
+    return float(number) if isinstance(number, int) and abs(number) > 2**53 else number
 
 
 # ---- text that is refused

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 RESTART_SECS = 0.5
 LAG_TICK_SECS = 0.25
+MAX_PROBE_CONNECTIONS = 256
 
 
 def run(settings: ServeSettings) -> int:
@@ -88,15 +89,17 @@ class _Process:
             max_body_bytes=settings.max_body_bytes,
             cors_origin=settings.cors_origin,
         )
-        self._server = self._listener(make_app(service), settings.listen)
+        self._server = self._listener(make_app(service), settings.listen, settings.max_connections)
         self._probe_server = (
-            self._listener(make_probe_app(service), settings.health_listen) if settings.health_listen else None
+            self._listener(make_probe_app(service), settings.health_listen, MAX_PROBE_CONNECTIONS)
+            if settings.health_listen
+            else None
         )
 
-    def _listener(self, app: App, address: Address) -> HttpServer:
+    def _listener(self, app: App, address: Address, max_connections: int) -> HttpServer:
         settings = self._settings
         limits = Limits(
-            max_connections=settings.max_connections,
+            max_connections=max_connections,
             max_header_bytes=settings.max_header_bytes,
             max_body_bytes=settings.max_body_bytes,
             request_timeout_secs=settings.request_timeout_secs,

@@ -216,7 +216,7 @@ class _List:
             if name == b"if-none-match":
                 wanted = value if wanted is None else wanted + b", " + value
             elif name == b"accept-encoding":
-                encoding = value
+                encoding = value if encoding is None else encoding + b", " + value
             elif name == b"prefer":
                 prefer = value
         applied: Headers = []

@@ -13,7 +13,7 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -109,7 +109,7 @@ class RedisStore:
             + (len(path) + 2, path, self._channel, len(candidate), candidate)  # a path needs no escapes in JSON
         )
         status, found, told = await self._run(PUT, command)
-        revision, epoch = int(found), told.decode(errors="replace")
+        revision, epoch = _integer(found), told.decode(errors="replace")
         self._note(epoch, revision)
         if status and self._feed is not None and revision > self._feed.position:
             self._own.add(revision)
@@ -133,7 +133,7 @@ class RedisStore:
         )
         if answer == 0:
             return None
-        revision, epoch = int(answer[0]), answer[1].decode(errors="replace")
+        revision, epoch = _integer(answer[0]), answer[1].decode(errors="replace")
         self._note(epoch, revision)
         return Deleted(key, epoch, revision)
 
@@ -147,7 +147,7 @@ class RedisStore:
         if isinstance(answer, Refused) and str(answer).startswith("NOSCRIPT"):
             (answer,) = await self._writes.call(script.with_source(command))
         if isinstance(answer, Refused):
-            raise self._refusal(answer)
+            raise self._refusal(answer, "item" if str(answer).startswith("WRONGTYPE") else "writes")
         return answer
 
     # ---- reading
@@ -384,8 +384,8 @@ class RedisStore:
             self._feed.close()
             self._feed = None
 
-    def _refusal(self, error: Refused) -> Unavailable:
-        return Unavailable(f"Redis at {self._address} refused: {str(error)[:200]}")
+    def _refusal(self, error: Refused, extent: Literal["source", "writes", "item"] = "source") -> Unavailable:
+        return Unavailable(f"Redis at {self._address} refused: {str(error)[:200]}", extent=extent)
 
     def _ignore(self, why: str) -> None:
         self._counters.announcements_ignored.inc()

@@ -5,6 +5,7 @@ one turn of the loop in one write, and answers come back in order. Knows nothing
 """
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -209,12 +210,10 @@ class Line:
         Raises ``Unavailable`` when there is no answer in time; an entry of the answers may be ``Refused``.
         """
         link = self._link
-        if link is not None and not link.closed.done():
-            try:
-                return await link.call(commands, expected)
-            except Broken:
-                pass
         try:
+            if link is not None and not link.closed.done():
+                with contextlib.suppress(Broken):
+                    return await link.call(commands, expected)
             return await (await self._open()).call(commands, expected)
         except Unavailable as error:
             detail = (

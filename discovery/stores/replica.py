@@ -27,6 +27,7 @@ from discovery.stores.holds import Holds
 log = logging.getLogger(__name__)
 
 CONFIRMED_FOR_SECS = 2.0
+REFUSED_FOR_SECS = 2.0
 QUESTION_PAUSE_SECS = 0.02
 QUESTION_KEYS = 1000
 ASK_AFTER_SECS = 0.01
@@ -102,6 +103,8 @@ class Replica:
         self._listed = False
         self._early: dict[PoolKey, Registration | None] = {}
         self._last_error = ""
+        self._refused_at = float("-inf")
+        self._item_error = ""
         self._settle_task: asyncio.Task[None] | None = None
         self._whole: str | None = "nothing was read yet"
 
@@ -211,6 +214,13 @@ class Replica:
             log.info("reading the store again: %s", error.detail)
 
     def _failed(self, error: Unavailable) -> None:
+        if error.extent == "item":
+            if error.detail != self._item_error:
+                log.warning("a registration cannot be stored, the others can: %s", error.detail)
+            self._item_error = error.detail
+            return
+        if error.extent == "writes":
+            self._refused_at = self._clock()
         self._last_error = error.detail
         if self._holds.failed(self._clock()):
             self._answering.clear()
@@ -221,14 +231,17 @@ class Replica:
         if not self._adopt(health):
             return False
         now = self._clock()
+        silent_secs = health.asked_at - self._confirmed_at
         self._confirmed_at = max(self._confirmed_at, health.asked_at)
         self._settling = health.settling
         failing_since = self._holds.failing_since
-        if failing_since is not None and health.asked_at < failing_since:
-            return True
+        if failing_since is not None and health.asked_at < max(failing_since, self._refused_at + REFUSED_FOR_SECS):
+            return True  # asked before the failure, or the store can be read but has just refused a write
         lasted = self._holds.answered(now)
         self._answering.set()
-        if lasted is not None:
+        if lasted is not None and failing_since is not None:
+            refused_secs = self._refused_at - failing_since
+            lasted = max(silent_secs, refused_secs if refused_secs >= 0 else lasted)
             log.warning("the store answers again after %.1f s; lease ends are held for %g s", lasted, self._lease_secs)
             if lasted >= self._long_outage_secs:
                 self._settle(now, f"an outage of {lasted:.1f} s, in which live leases may have ended")
