@@ -219,10 +219,11 @@ class Replica:
                 log.warning("a registration cannot be stored, the others can: %s", error.detail)
             self._item_error = error.detail
             return
+        now = self._clock()
         if error.extent == "writes":
-            self._refused_at = self._clock()
+            self._refused_at = now
         self._last_error = error.detail
-        if self._holds.failed(self._clock()):
+        if self._holds.failed(now):
             self._answering.clear()
             log.warning("the store fails, the last list stays: %s", error.detail)
 
