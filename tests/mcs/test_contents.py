@@ -94,6 +94,12 @@ def test_a_bad_address_costs_itself_alone(bad: Any) -> None:
     assert (found.endpoints, found.unready, found.bad_addresses) == (3, 0, 1)
 
 
+def test_what_is_far_too_long_for_an_address_is_not_remembered() -> None:
+    before = parsed_address.cache_info()
+    contents(["x" * 100_000])
+    assert parsed_address.cache_info() == before
+
+
 BROKEN_ENDPOINTS: list[Any] = [
     {},
     {"addresses": None},
@@ -173,6 +179,7 @@ PORTS: dict[str, tuple[Any, str | None, str | None]] = {
         for number in NO_NUMBERS
     },
     "a number as text": ([{"name": "http", "port": "7"}], "no_named_port", "no_port_number"),
+    "two unnamed": ([{"port": 7}, {"port": 8}], "no_named_port", "several_ports"),
     "UDP alone": ([{"name": "http", "port": 7, "protocol": "UDP"}], "no_ports", "no_ports"),
     "SCTP of the same name": (
         [{"name": "http", "port": 9, "protocol": "SCTP"}, {"name": "http", "port": 7, "protocol": "TCP"}],

@@ -48,6 +48,13 @@ def test_a_missing_port_is_told_once_per_service_and_not_per_event() -> None:
     assert slices.skipped()["no_port"] == 2
 
 
+def test_a_list_tells_all_that_is_wrong_with_each_service() -> None:
+    found = [frontend("a"), frontend("b", cluster="c2"), frontend("c", ports=[]), sourceless("d")]
+    touched = fresh().relist(map(slice_of, found))
+    told = ["no_named_port", "no_named_port", "no_ports", "no_source_cluster"]
+    assert [warning.cause for warning in touched.warnings] == told
+
+
 def test_a_port_that_came_and_went_is_told_again() -> None:
     slices = fresh()
     apply(slices, frontend())

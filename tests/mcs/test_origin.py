@@ -99,6 +99,16 @@ IMPORTS: dict[str, tuple[Manifest, Rules, Origin]] = {
         MCS,
         Origin("e", "llm", "a-frontend"),
     ),
+    "the standard's source cluster before all others": (
+        imported(
+            "x",
+            "a-frontend",
+            "c1",
+            marks={"lighthouse.submariner.io/sourceCluster": "c2", "submariner-io/clusterID": "c3"},
+        ),
+        MCS,
+        Origin("c1", "llm", "a-frontend"),
+    ),
     "Cilium, remote": (shapes.CILIUM_REMOTE, MCS, Origin("east-1", "llm", "llama-70b-pool-relay")),
     "Cilium, global Service without MCS": (
         manifest("x", {MANAGED_BY: CILIUM_MESH, SERVICE_NAME: "derived-x-frontend", MCS_SOURCE: "east-1"}),
@@ -247,6 +257,11 @@ IMPORTS: dict[str, tuple[Manifest, Rules, Origin]] = {
         imported("x", "b-frontend", "here", KUBE, marks={SERVICE_NAME: "a-frontend"}),
         MCS_HERE,
         Origin("here", "llm", "a-frontend", native=True),
+    ),
+    "native, of a derived Service that is called another cluster's": (
+        imported("x", "a-frontend", "elsewhere", KUBE, marks={SERVICE_NAME: "derived-a3acu3vo72"}),
+        MCS_HERE,
+        Origin("here", "llm", "derived-a3acu3vo72", native=True),
     ),
     "native, another namespace by a copied label": (
         manifest(

@@ -1,5 +1,6 @@
 """The fold: what is known after any course of events is what a fresh list would give, and only what changed is told."""
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -226,6 +227,9 @@ def test_selectors_are_folded_apart_so_that_the_end_in_one_is_not_the_end_in_ano
     assert slices.pool_keys() == {P1}
     assert slices.relist([], selector="a") == Touched()
     assert slices.relist([], selector="b").keys == {P1}
+    apply(slices, found, selector="a")
+    assert remove(slices, found) == Touched()
+    assert remove(slices, found, selector="a").keys == {P1}
 
 
 # ---- overlaps, families, roles
@@ -374,8 +378,8 @@ def pod(address: str, name: str, **more: Any) -> Manifest:
 
 def test_routers_are_one_per_pod_under_cluster_and_pod_or_address() -> None:
     slices = folded(
+        router("z", pod("10.0.0.1", "gr-0"), cluster="c2"),
         router("a", pod("10.0.0.1", "gr-0"), "10.0.0.2", ready("10.0.0.3", targetRef={"kind": "Service", "name": "s"})),
-        router("b", pod("10.0.0.1", "gr-0"), cluster="c2"),
         router("c6", pod("fd00::1", "gr-0"), family="IPv6"),
         router("d6", "fd00:0::9", cluster="c3", family="IPv6"),
         router("elsewhere", "10.9.9.9", namespace="llm"),
@@ -408,6 +412,9 @@ def test_routers_keep_their_ids_over_relists_and_copies_and_changes_are_told() -
 def test_one_id_has_one_url_and_one_url_one_id(turned: bool) -> None:
     moved = [router("a", pod("10.0.0.1", "gr-0")), router("b", pod("10.0.0.2", "gr-0"))]
     reused = [router("a", pod("10.0.0.1", "new")), router("b", pod("10.0.0.1", "old"))]
+    inside = [router("a", *(endpoint for one in reused for endpoint in one["endpoints"]))]
+    inside += [router("a", *(endpoint for one in reused[::-1] for endpoint in one["endpoints"]))]
+    assert folded(inside[turned], names=ROUTERS).routers() == (Router("c1/new", "http://10.0.0.1:8000"),)
     assert len(folded(*(moved[::-1] if turned else moved), names=ROUTERS).routers()) == 1
     assert folded(*(moved[::-1] if turned else moved), names=ROUTERS).routers()[0].url == "http://10.0.0.1:8000"
     assert folded(*(reused[::-1] if turned else reused), names=ROUTERS).routers() == (
@@ -427,3 +434,32 @@ def test_the_routers_service_is_no_pools_frontend() -> None:
     assert slices.routers() == (Router("c1/10.0.0.1", "http://10.0.0.1:7"),)
     assert slices.endpoints(P1) is None
     assert not slices.pool_keys()
+
+
+# ---- cost
+
+
+def calls_of(slices: Slices, found: Manifest) -> int:
+    """How many Python calls one event costs: counted, since time would depend on the machine."""
+    item, calls = shapes.slice_of(found), 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        slices.apply(item)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def test_an_event_costs_the_same_however_many_other_pools_there_are() -> None:
+    costs = []
+    for others in (1, 1000):
+        slices = folded(*(relay(f"r{number}", "10.0.0.1", service=f"q{number}-pool-relay") for number in range(others)))
+        apply(slices, relay("r", "10.0.0.1"))
+        costs.append(calls_of(slices, relay("r", "10.0.0.1", "10.0.0.2")))
+    assert costs[0] == costs[1] < 500
