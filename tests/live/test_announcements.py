@@ -10,7 +10,7 @@ from tests.live import verdict
 from tests.live.conftest import MakeReplica, StartPair
 from tests.live.redis_server import RedisServer
 from tests.live.relay import Relay
-from tests.live.replica import Replica
+from tests.live.replica import Replica, pool
 from tests.live.router import Poller
 from tests.live.signs import await_sign
 from tests.live.tcp_proxy import TcpProxy
@@ -61,6 +61,28 @@ def test_f25_whatever_happens_while_a_subscription_is_cut_arrives_each_time(
 def _shown(replica: Replica, name: str) -> str | None:
     listing = replica.pools().pools.get(name)
     return None if listing is None else listing["instance_id"]
+
+
+def test_a_change_that_nobody_announced_is_noticed_by_its_revision(
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic
+) -> None:
+    a, b = start_pair(redis_server, lease=20, heartbeat=5)
+    staying = Relay(traffic, [a, b], "c1/n1/staying")
+    await_sign(lambda: a.lists(staying.name) and b.lists(staying.name), 3, "listed by both")
+    pollers = [Poller(traffic, [replica]) for replica in (a, b)]
+    gaps, feeds = b.counter("relists_gap"), b.counter("feed_connections")
+    value = json.dumps(pool("c1/n1/unannounced"), separators=(",", ":"))
+    with redis_server.client.pipeline(transaction=True) as batch:
+        batch.set("{discovery}:pool:c1/n1/unannounced", value, px=20_000)
+        batch.incr("{discovery}:revision")
+        batch.execute()
+    for replica in (a, b):
+        await_sign(lambda r=replica: r.lists("c1/n1/unannounced"), 1.5, f"the change is on {replica.name}")
+    assert b.counter("relists_gap") == gaps + 1
+    assert b.counter("feed_connections") == feeds + 1
+    for poller in pollers:
+        assert verdict.missing(poller.stop(), [staying]) == []
+        assert all(poll.complete for poll in poller.polls)
 
 
 def test_f26_a_subscription_whose_path_died_is_noticed_and_replaced(

@@ -257,12 +257,16 @@ def test_f13_replaying_old_announcements_brings_nobody_back(
     pollers = [Poller(traffic, [replica], every=0.01) for replica in (a, b)]
     streams = [Subscriber(traffic, [replica]) for replica in (a, b)]
     await_sign(lambda: all(stream.connected for stream in streams), 2, "streams")
+    relists = [replica.counter("relists") for replica in (a, b)]
     for message in captured * 3:
         redis_server.cli("PUBLISH", "{discovery}:changes", message)
     hold_for(1.5, lambda: a.pools().names == b.pools().names == [], "nobody came back")
     for poller, stream in zip(pollers, streams, strict=True):
         assert all(poll.names == frozenset() for poll in poller.stop())
         assert stream.named("put") == []
+    assert [replica.counter("relists") for replica in (a, b)] == relists, (
+        "what is old is not even a reason to read again"
+    )
     a.register("c1/n1/expired")
     await_sign(lambda: b.lists("c1/n1/expired"), 1, "a new registration is what brings it back")
 
