@@ -111,7 +111,7 @@ def test_f09_a_replica_that_loads_for_longer_than_a_lease_drops_nobody(
                 assert (early.status, early.headers["retry-after"] in ("1", "2")) == (503, True)
             assert time.monotonic() < begun + 30, "c never had a list"
         first = c.pools()
-        print(f"the first list of c took {time.monotonic() - begun:.1f} s")
+        assert time.monotonic() - begun > LEASE, "the load was too quick for this test to mean something"
         assert not first.complete or set(names) | bulk <= set(first.names)
         pollers.append(Poller(traffic, [c], every=0.1))
         await_sign(lambda: c.pools().complete, 20, "c is complete")
