@@ -14,7 +14,7 @@ from typing import Any
 from discovery import addresses
 from discovery.errors import Misconfigured
 from discovery.flags import Flag, Given, refuse_foreign
-from discovery.serve_settings import WATCHED, Secs, ServeSettings
+from discovery.serve_settings import Secs, ServeSettings
 
 _DEFAULT = ServeSettings()
 
@@ -28,7 +28,8 @@ def serve_settings(
     refuse_foreign(flags, found, {"pool_discovery": mode, "registration_storage": storage})
     _check_times(read, found)
     _check_tls(read, found)
-    _check_names(read, found, mode)
+    _check_routers(read, found)
+    _check_watched(read, found)
     _check_redis(read, found, storage)
     _refuse_later_values(read, found)
     refuse_later(flags, found)
@@ -86,21 +87,30 @@ def _check_tls(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
         raise Misconfigured(f"{found['health_listen'].source} must be another address than --listen ({listen})")
 
 
-def _check_names(read: Mapping[str, Any], found: Mapping[str, Given], mode: str) -> None:
-    ids = [router.id for router in read.get("router", ())]
-    for router_id in ids:
-        if ids.count(router_id) > 1:
-            raise Misconfigured(f"{found['router'].source} has the id {router_id!r} twice: each router has its own")
-    if mode in WATCHED.values:
-        relay, frontend = (
-            read.get("relay_service_suffix", "-pool-relay"),
-            read.get("frontend_service_suffix", "-frontend"),
+def _check_routers(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
+    if router_id := _first_twice([router.id for router in read.get("router", ())]):
+        raise Misconfigured(f"{found['router'].source} has the id {router_id!r} twice: each router has its own")
+    for one, other in (("router_namespace", "router_service"), ("router_service", "router_namespace")):
+        if one in found and other not in found:
+            raise Misconfigured(f"{found[one].source} needs {_source(other, found)} too: both or neither")
+    if "router_port_name" in found and "router_service" not in found:
+        raise Misconfigured(f"{found['router_port_name'].source} needs --router-namespace and --router-service too")
+
+
+def _check_watched(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
+    relay = read.get("relay_service_suffix", _DEFAULT.relay_service_suffix)
+    frontend = read.get("frontend_service_suffix", _DEFAULT.frontend_service_suffix)
+    if relay.endswith(frontend) or frontend.endswith(relay):
+        raise Misconfigured(
+            f"{_source('relay_service_suffix', found)} ({relay}) and {_source('frontend_service_suffix', found)} "
+            f"({frontend}) must differ, and none may end in the other: a Service would be both"
         )
-        if relay.endswith(frontend) or frontend.endswith(relay):
-            raise Misconfigured(
-                f"{_source('relay_service_suffix', found)} ({relay}) and {_source('frontend_service_suffix', found)} "
-                f"({frontend}) must differ, and none may end in the other: a Service would be both"
-            )
+    if context := _first_twice(read.get("kube_context", ())):
+        raise Misconfigured(f"{found['kube_context'].source} has {context!r} twice: a cluster is watched once")
+
+
+def _first_twice(names: Sequence[str]) -> str | None:
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def _check_redis(read: Mapping[str, Any], found: Mapping[str, Given], storage: str) -> None:
@@ -133,9 +143,8 @@ def _source(field: str, found: Mapping[str, Given]) -> str:
 
 
 def _refuse_later_values(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
-    for field, later in (("pool_discovery", ("mcs", "karmada")), ("registration_storage", ("dynamodb",))):
-        if read.get(field) in later:
-            raise Misconfigured(f"{found[field].source} {read[field]} is not built yet")
+    if read.get("registration_storage") == "dynamodb":
+        raise Misconfigured(f"{found['registration_storage'].source} dynamodb is not built yet")
     if url := read.get("redis_url"):
         scheme = addresses.redis_scheme(url)
         if scheme not in ("redis", "unix"):

@@ -29,10 +29,12 @@ DAY = 24 * HOUR
 Secs = int | float
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+PoolDiscovery = Literal["registrations", "mcs", "karmada"]
 
 _label = re.compile(r"(?=.{1,63}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?").fullmatch
 _suffix = re.compile(r"(?=.{1,62}\Z)[-a-z0-9]*[a-z0-9]").fullmatch
 _prefix = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
+_cluster = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.|\Z))+(?<!\.)").fullmatch
 _identifier = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,253}").fullmatch
 
 
@@ -70,9 +72,12 @@ def _parse_suffix(text: str) -> str:
     return text
 
 
-def _parse_identifier(text: str) -> str:
-    if not _is_identifier(text):
-        raise ValueError("must be 1 to 253 characters without control characters or white space at the ends")
+def _parse_cluster(text: str) -> str:
+    if _cluster(text) is None:
+        raise ValueError(
+            "must be a cluster's name such as us-east-1: parts of up to 63 characters out of a-z 0-9 -, none of "
+            "their ends a -, with . between them"
+        )
     return text
 
 
@@ -83,7 +88,7 @@ ORIGIN = Text("ORIGIN", addresses.origin)
 PREFIX = Text("PREFIX", _parse_prefix)
 LABEL = Text("NAME", _parse_label)
 SUFFIX = Text("SUFFIX", _parse_suffix)
-IDENTIFIER = Text("ID", _parse_identifier)
+CLUSTER = Text("NAME", _parse_cluster)
 FILE = Text("PATH")
 WORD = Text("TEXT")
 
@@ -117,12 +122,12 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     pool_discovery: Annotated[
-        str,
+        PoolDiscovery,
         Flag(
             ALL,
             Choice(("registrations", "mcs", "karmada")),
             "Where the addresses of pools come from: from the registrations themselves, or from the "
-            "EndpointSlices of multi-cluster services (mcs, karmada: not built yet).",
+            "EndpointSlices that multi-cluster services (mcs) or Karmada import from other clusters.",
         ),
     ] = "registrations"
     registration_storage: Annotated[
@@ -270,6 +275,66 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             secret=True,
         ),
     ] = ()
+    relay_service_suffix: Annotated[
+        str, Flag(WATCHED, SUFFIX, "What follows the DGD's name in the name of its relay Service.")
+    ] = "-pool-relay"
+    frontend_service_suffix: Annotated[
+        str, Flag(WATCHED, SUFFIX, "What follows the DGD's name in the name of its frontend Service.")
+    ] = "-frontend"
+    relay_port_name: Annotated[
+        str | None,
+        Flag(
+            WATCHED,
+            LABEL,
+            "Port of the relay Service to list. Without it a Service with several TCP ports lists none.",
+            default="its only TCP port",
+        ),
+    ] = None
+    frontend_port_name: Annotated[str, Flag(WATCHED, LABEL, "Port of the frontend Service to list.")] = "http"
+    local_cluster_id: Annotated[
+        str | None,
+        Flag(
+            WATCHED,
+            CLUSTER,
+            "The watched cluster's own name in the cluster set, for implementations that never hand a cluster its own "
+            "exports back: its own Services then count as pools of that name. With several --kube-context it is the "
+            "name of the first.",
+        ),
+    ] = None
+    router_namespace: Annotated[
+        str | None, Flag(WATCHED, LABEL, "Namespace of the Global Routers' Service; needs --router-service.")
+    ] = None
+    router_service: Annotated[
+        str | None,
+        Flag(
+            WATCHED,
+            LABEL,
+            "Name of the Global Routers' Service, whose endpoints /routers lists; needs --router-namespace.",
+        ),
+    ] = None
+    router_port_name: Annotated[
+        str | None,
+        Flag(WATCHED, LABEL, "Port of the Global Routers' Service to list.", default="its only TCP port"),
+    ] = None
+    kubeconfig: Annotated[
+        str | None,
+        Flag(
+            WATCHED,
+            FILE,
+            "File with the clusters to watch.",
+            default="the pod's own credentials, else $KUBECONFIG or ~/.kube/config",
+        ),
+    ] = None
+    kube_context: Annotated[
+        tuple[str, ...],
+        Flag(
+            WATCHED,
+            WORD,
+            "Context of a cluster to watch, of Karmada the control plane or a member; repeat it for each. Each once.",
+            many=True,
+            default="the pod's own credentials, else the current context",
+        ),
+    ] = ()
     redis_url: Annotated[
         str | None,
         Flag(
@@ -322,45 +387,6 @@ class LaterSettings(msgspec.Struct, frozen=True, kw_only=True):
     auth_tokens_path: Annotated[
         str | None, Flag(ALL, FILE, "File with the tokens and their scopes; without it everyone may do everything.")
     ] = None
-    relay_service_suffix: Annotated[
-        str, Flag(WATCHED, SUFFIX, "What follows the DGD's name in the name of its relay Service.")
-    ] = "-pool-relay"
-    frontend_service_suffix: Annotated[
-        str, Flag(WATCHED, SUFFIX, "What follows the DGD's name in the name of its frontend Service.")
-    ] = "-frontend"
-    relay_port_name: Annotated[
-        str | None, Flag(WATCHED, LABEL, "Port of the relay Service to list.", default="its only TCP port")
-    ] = None
-    frontend_port_name: Annotated[str, Flag(WATCHED, LABEL, "Port of the frontend Service to list.")] = "http"
-    local_cluster_id: Annotated[
-        str | None,
-        Flag(
-            WATCHED,
-            IDENTIFIER,
-            "MCS name of this cluster, for implementations that never hand a cluster its own exports back.",
-        ),
-    ] = None
-    router_namespace: Annotated[str | None, Flag(WATCHED, LABEL, "Namespace of the Global Routers' Service.")] = None
-    router_service: Annotated[
-        str | None, Flag(WATCHED, LABEL, "Name of the Global Routers' Service; /routers lists its endpoints.")
-    ] = None
-    router_port_name: Annotated[str | None, Flag(WATCHED, LABEL, "Port of the Global Routers' Service to list.")] = None
-    kubeconfig: Annotated[
-        str | None,
-        Flag(
-            WATCHED, FILE, "File with the clusters to watch.", default="the pod's own credentials, else ~/.kube/config"
-        ),
-    ] = None
-    kube_context: Annotated[
-        tuple[str, ...],
-        Flag(
-            WATCHED,
-            WORD,
-            "Context of a cluster to watch; repeat it for each.",
-            many=True,
-            default="the current context",
-        ),
-    ] = ()
     redis_tls_ca_path: Annotated[str | None, Flag(REDIS, FILE, "CA (PEM) of the certificate that Redis presents.")] = (
         None
     )

@@ -112,7 +112,11 @@ REFUSED = [
         ["serve", "--redis-url", "--log-format", "json"],
         "--redis-url needs a value; one that begins with - is given after =, as in --redis-url=-x",
     ),
-    (["serve", "--pool-discovery", "mcs"], "--pool-discovery mcs is not built yet"),
+    (["serve", "--registration-storage", "dynamodb"], "--registration-storage dynamodb is not built yet"),
+    (
+        ["serve", "--kube-context", "eu"],
+        "--kube-context needs --pool-discovery mcs or karmada, but --pool-discovery is registrations",
+    ),
     (["pools", "--token-path", "t"], "--token-path is not built yet"),
     (["register"], "register needs --cluster-id, --namespace, --dgd-name, --model, as a flag or in --file"),
     (

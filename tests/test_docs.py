@@ -114,10 +114,10 @@ def test_the_readme_names_the_keys_of_redis() -> None:
 
 def test_the_readme_says_what_is_refused_as_not_built_yet() -> None:
     text = section(read("README.md"), "Not built yet, and known limits").partition("\n- ")[0]
-    for word in ("mcs", "karmada", "dynamodb", "Sentinel", "Cluster", "TLS", "tokens", "doctor", "page", "Helm"):
+    for word in ("dynamodb", "Sentinel", "Cluster", "TLS", "tokens", "doctor", "page", "Helm"):
         assert word in text
     with pytest.raises(settings.Misconfigured, match="not built yet"):
-        settings.read_serve(["--pool-discovery", "mcs"], {})
+        settings.read_serve(["--registration-storage", "dynamodb"], {})
 
 
 def test_numbers_in_the_readme_are_those_of_the_code() -> None:

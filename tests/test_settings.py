@@ -80,6 +80,16 @@ DEFAULTS = {
     "rate_limit": 0,
     "cors_origin": None,
     "router": (),
+    "relay_service_suffix": "-pool-relay",
+    "frontend_service_suffix": "-frontend",
+    "relay_port_name": None,
+    "frontend_port_name": "http",
+    "local_cluster_id": None,
+    "router_namespace": None,
+    "router_service": None,
+    "router_port_name": None,
+    "kubeconfig": None,
+    "kube_context": (),
     "redis_url": None,
     "redis_password_path": None,
     "redis_prefix": "discovery",
@@ -92,6 +102,8 @@ SERVE_VALUES = [
     ("--listen", "localhost:0", Address("localhost", 0)),
     ("--health-listen", "[::1]:8081", Address("::1", 8081)),
     ("--pool-discovery", "registrations", "registrations"),
+    ("--pool-discovery", "mcs", "mcs"),
+    ("--pool-discovery", "karmada", "karmada"),
     ("--registration-storage", "memory", "memory"),
     ("--registration-storage", "redis", "redis"),
     ("--heartbeat-interval-secs", "2.5", 2.5),
@@ -118,6 +130,20 @@ SERVE_VALUES = [
     ("--cors-origin", "https://ui.example.com:8443", "https://ui.example.com:8443"),
     ("--router", "router-0=http://10.0.1.5:9000", (Router("router-0", "http://10.0.1.5:9000"),)),
     ("--router", "r=https://[fd00::1]:9000/a=b", (Router("r", "https://[fd00::1]:9000/a=b"),)),
+    ("--relay-service-suffix", "-relay", "-relay"),
+    ("--relay-service-suffix", "0", "0"),
+    ("--frontend-service-suffix", "--" + "x" * 60, "--" + "x" * 60),
+    ("--relay-port-name", "rpc", "rpc"),
+    ("--frontend-port-name", "x" * 63, "x" * 63),
+    ("--local-cluster-id", "us-east-1", "us-east-1"),
+    ("--local-cluster-id", "1.eu--west.example", "1.eu--west.example"),
+    ("--local-cluster-id", "x" * 63 + ".y", "x" * 63 + ".y"),
+    ("--local-cluster-id", "a." * 126 + "a", "a." * 126 + "a"),
+    ("--router-namespace", "routing", "routing"),
+    ("--router-service", "global-router", "global-router"),
+    ("--router-port-name", "http2", "http2"),
+    ("--kubeconfig", "/etc/clusters.yaml", "/etc/clusters.yaml"),
+    ("--kube-context", "admin@eu:6443/x", ("admin@eu:6443/x",)),
     ("--redis-url", "redis://user:p%40ss@redis.example:6380/2", "redis://user:p%40ss@redis.example:6380/2"),
     ("--redis-url", "redis://:pa:ss@[::1]:6379", "redis://:pa:ss@[::1]:6379"),
     ("--redis-url", "redis://host?db=3&password=plain", "redis://host?db=3&password=plain"),
@@ -130,8 +156,19 @@ SERVE_VALUES = [
 
 def company(name: str) -> tuple[str, ...]:
     """The flags without which a flag is refused."""
-    needs_redis = name in ("--redis-password-path", "--redis-prefix") or name == "--registration-storage"
-    return REDIS if needs_redis else ()
+    if name in ("--redis-password-path", "--redis-prefix", "--registration-storage"):
+        return REDIS
+    if flag_named(name).group != "With --pool-discovery mcs or karmada":
+        return ()
+    if not name.startswith("--router-"):
+        return MCS
+    routers = ("--router-namespace=n", "--router-service=s")
+    return *MCS, *(word for word in routers if not word.startswith(f"{name}="))
+
+
+def words(name: str, text: str) -> tuple[str, ...]:
+    """A flag and its value as two words where that is allowed."""
+    return (f"{name}={text}",) if text.startswith("-") else (name, text)
 
 
 def test_nothing_given_means_the_defaults():
@@ -149,7 +186,7 @@ def test_the_table_has_a_value_for_every_flag_that_can_be_used():
 def test_flag_and_variable_give_the_same_value(name: str, text: str, value: Any):
     others = company(name) if text != "memory" else ()
     field = flag_named(name).variable.removeprefix("DISCOVERY_").lower()
-    apart, joined = serve(*others, name, text), serve(*others, f"{name}={text}")
+    apart, joined = serve(*others, *words(name, text)), serve(*others, f"{name}={text}")
     by_variable = serve(*others, **{flag_named(name).variable: text})
     for read in (apart, joined, by_variable):
         found = getattr(read, field)
@@ -160,7 +197,7 @@ def test_flag_and_variable_give_the_same_value(name: str, text: str, value: Any)
 @pytest.mark.parametrize(("name", "text", "value"), SERVE_VALUES)
 def test_a_flag_wins_over_its_variable_whatever_that_says(name: str, text: str, value: Any):
     others = company(name) if text != "memory" else ()
-    read = serve(*others, name, text, **{flag_named(name).variable: "\x00 wrong://@"})
+    read = serve(*others, *words(name, text), **{flag_named(name).variable: "\x00 wrong://@"})
     assert getattr(read, flag_named(name).variable.removeprefix("DISCOVERY_").lower()) == value
 
 
@@ -302,6 +339,11 @@ LISTEN = "must be host:port such as 0.0.0.0:8080, [::]:8080 or localhost:8080, t
 BAD_ROUTER = "--router has an unusable URL: it "
 ROUTER = "--router must be <id>=<url> such as router-0=http://10.0.1.5:9000"
 ORIGIN = "--cors-origin must be * or one origin such as https://ui.example.com, without a path"
+SUFFIX = "must be the end of a Kubernetes Service name: up to 62 characters out of a-z 0-9 -, the last no -"
+CLUSTER = (
+    "must be a cluster's name such as us-east-1: parts of up to 63 characters out of a-z 0-9 -, none of their ends "
+    "a -, with . between them"
+)
 PREFIX = "--redis-prefix must be 1 to 64 characters out of A-Z a-z 0-9 . _ -"
 
 REFUSED_VALUES = [
@@ -352,6 +394,14 @@ REFUSED_VALUES = [
      BAD_ROUTER + "must be an http or https URL without a user name or a password"),
     ("--router", "a=http://h:0", BAD_ROUTER + "has a port outside 1 to 65535"),
     ("--router", "a=http://[1:2]:80", BAD_ROUTER + "has a host in brackets that is no IPv6 address"),
+    ("--relay-service-suffix", "-Relay", f"--relay-service-suffix {SUFFIX}, not '-Relay'"),
+    ("--relay-service-suffix", "relay-", f"--relay-service-suffix {SUFFIX}, not 'relay-'"),
+    ("--relay-service-suffix", ".relay", f"--relay-service-suffix {SUFFIX}, not '.relay'"),
+    ("--frontend-service-suffix", "x" * 63, f"--frontend-service-suffix {SUFFIX}"),
+    *(("--local-cluster-id", text, f"--local-cluster-id {CLUSTER}, not {text!r}")
+      for text in ("US-east", "us_east", "-us", "us-", ".us", "us.", "a..b", "a.-b", "..", "us\n", "é", "a b")),
+    ("--local-cluster-id", "x" * 64, f"--local-cluster-id {CLUSTER}"),
+    ("--local-cluster-id", "a." * 126 + "ab", f"--local-cluster-id {CLUSTER}"),
     ("--redis-prefix", "a/b", f"{PREFIX}, not 'a/b'"),
     ("--redis-prefix", "{a}", f"{PREFIX}, not '{{a}}'"),
     ("--redis-prefix", "a\n", f"{PREFIX}, not 'a\\n'"),
@@ -548,17 +598,16 @@ CONTRADICTIONS = [
     (MCS, {"DISCOVERY_FRONTEND_SERVICE_SUFFIX": "-relay"},
      "--relay-service-suffix (-pool-relay) and DISCOVERY_FRONTEND_SERVICE_SUFFIX (-relay) must differ, "
      "and none may end in the other: a Service would be both"),
-    ((*MCS, "--relay-service-suffix=-Relay"), {},
-     "--relay-service-suffix must be the end of a Kubernetes Service name: up to 62 characters out of a-z 0-9 -, "
-     "the last no -, not '-Relay'"),
-    ((*MCS, "--relay-service-suffix=relay-"), {},
-     "--relay-service-suffix must be the end of a Kubernetes Service name: up to 62 characters out of a-z 0-9 -, "
-     "the last no -, not 'relay-'"),
-    ((*MCS, "--frontend-service-suffix", "x" * 63), {},
-     "--frontend-service-suffix must be the end of a Kubernetes Service name: up to 62 characters out of a-z 0-9 -, "
-     "the last no -"),
-    ((*MCS, "--local-cluster-id", ".."), {},
-     "--local-cluster-id must be 1 to 253 characters without control characters or white space at the ends, not '..'"),
+    ((*MCS, "--kube-context", "a", "--kube-context=b", "--kube-context=a"), {},
+     "--kube-context has 'a' twice: a cluster is watched once"),
+    (MCS, {"DISCOVERY_KUBE_CONTEXT": "a b\n b"}, "DISCOVERY_KUBE_CONTEXT has 'b' twice: a cluster is watched once"),
+    ((*MCS, "--router-namespace", "n"), {}, "--router-namespace needs --router-service too: both or neither"),
+    ((*MCS, "--router-service", "s"), {}, "--router-service needs --router-namespace too: both or neither"),
+    (MCS, {"DISCOVERY_ROUTER_SERVICE": "s"}, "DISCOVERY_ROUTER_SERVICE needs --router-namespace too: both or neither"),
+    ((*MCS, "--router-port-name", "p"), {},
+     "--router-port-name needs --router-namespace and --router-service too"),
+    ((*MCS, *DYNAMODB, "--kube-context=a", "--kube-context=a"), {},
+     "--kube-context has 'a' twice: a cluster is watched once"),
 ]  # fmt: skip
 
 
@@ -579,6 +628,20 @@ def test_a_name_that_kubernetes_would_not_take_is_refused(name: str, text: str):
     assert said.startswith(f"{name} must be a Kubernetes name: 1 to 63 characters")
 
 
+@pytest.mark.parametrize("mode", ["mcs", "karmada"])
+@pytest.mark.parametrize("store", [(), REDIS])
+def test_contexts_are_kept_in_order_on_every_store(mode: str, store: tuple[str, ...]):
+    words = ("--pool-discovery", mode, "--kube-context", "b", "--kube-context=a", "--local-cluster-id=east", *store)
+    read = serve(*words)
+    assert (read.pool_discovery, read.kube_context, read.local_cluster_id) == (mode, ("b", "a"), "east")
+    by_variable = serve(*words[:2], *words[5:], DISCOVERY_KUBE_CONTEXT="b a")
+    assert by_variable.kube_context == read.kube_context
+
+
+def test_the_help_says_whose_name_the_local_cluster_id_is_among_several_contexts():
+    assert "With several --kube-context it is the name of the first." in flag_named("--local-cluster-id").help
+
+
 def test_the_same_port_zero_is_no_contradiction():
     assert serve("--listen", "h:0", "--health-listen", "h:0").health_listen == Address("h", 0)
 
@@ -586,9 +649,6 @@ def test_the_same_port_zero_is_no_contradiction():
 # ---- not built yet
 
 LATER = [
-    (MCS, {}, "--pool-discovery mcs is not built yet"),
-    (("--pool-discovery=karmada",), {}, "--pool-discovery karmada is not built yet"),
-    ((), {"DISCOVERY_POOL_DISCOVERY": "mcs"}, "DISCOVERY_POOL_DISCOVERY mcs is not built yet"),
     (DYNAMODB, {}, "--registration-storage dynamodb is not built yet"),
     ((*DYNAMODB, "--dynamodb-table", "t", "--dynamodb-region", "eu-west-1"), {},
      "--registration-storage dynamodb is not built yet"),
@@ -602,6 +662,8 @@ LATER = [
     (("--tls-cert-path", "c", "--tls-key-path", "k"), {}, "--tls-cert-path is not built yet"),
     (("--tls-cert-path=c", "--tls-key-path=k", "--tls-client-ca-path=a", "--health-listen=h:1"), {},
      "--tls-cert-path is not built yet"),
+    ((*MCS, *DYNAMODB), {}, "--registration-storage dynamodb is not built yet"),
+    ((*MCS, "--auth-tokens-path", "t"), {}, "--auth-tokens-path is not built yet"),
     (("--auth-tokens-path", "t"), {}, "--auth-tokens-path is not built yet"),
     ((), {"DISCOVERY_AUTH_TOKENS_PATH": "t"}, "DISCOVERY_AUTH_TOKENS_PATH is not built yet"),
 ]  # fmt: skip
@@ -610,14 +672,6 @@ LATER = [
 @pytest.mark.parametrize(("words", "variables", "said"), LATER)
 def test_what_comes_later_is_refused_as_not_built_yet(words: tuple[str, ...], variables: dict[str, str], said: str):
     assert refusal(serve, *words, **variables) == said
-
-
-@pytest.mark.parametrize("mode", ["mcs", "karmada"])
-def test_each_flag_of_a_mode_that_is_not_built_is_refused_with_it(mode: str):
-    for flag in settings.flags():
-        if flag.group == "With --pool-discovery mcs or karmada":
-            words = ("--pool-discovery", mode, flag.name, VALID.get(flag.name, "x1").lstrip("-"))
-            assert refusal(serve, *words) == f"--pool-discovery {mode} is not built yet"
 
 
 @pytest.mark.parametrize(("read", "words"), [(pools, ()), (register, POOL)])
