@@ -63,6 +63,7 @@ class Selection(Generic[Entry]):
         self._journal_bytes = 0
         self._start = self.published = self.token
         self._published_complete = complete
+        self._changed = False
         self._waiting: set[asyncio.Future[None]] = set()
 
     @property
@@ -74,8 +75,8 @@ class Selection(Generic[Entry]):
 
     @property
     def pending(self) -> bool:
-        """Whether there are changes of which streams have not been told yet."""
-        return bool(self._before) or self.complete != self._published_complete
+        """Whether there are changes of which streams have not been told yet, also ones that were undone meanwhile."""
+        return self._changed
 
     def fragments(self) -> list[bytes]:
         """The bytes of every listing in the order of their keys; shared, not to be changed."""
@@ -114,6 +115,7 @@ class Selection(Generic[Entry]):
             fragment = None
         if (old is None and fragment is None) or (old and fragment and old.digest == fragment.digest):
             return
+        self._changed = True
         self._before.setdefault(key, old)
         if fragment is None:
             del self.members[key]
@@ -126,6 +128,7 @@ class Selection(Generic[Entry]):
     def set_complete(self, complete: bool) -> None:
         """Take a change in completeness."""
         if complete != self.complete:
+            self._changed = True
             self.complete = complete
             self._token = self._body = None
 
@@ -133,6 +136,7 @@ class Selection(Generic[Entry]):
         """Tell streams and waiting readers of everything since the last time, as one published snapshot."""
         frames = list(self._frames())
         self._before.clear()
+        self._changed = False
         self._published_complete = self.complete
         if frames:
             self.published = self.token

@@ -319,7 +319,6 @@ TestSubscribersAgainstTheList.settings = settings(
 )
 
 
-@pytest.mark.xfail(strict=True, reason="a stream that waits for a change that is undone is never told that it was")
 def test_a_stream_that_opens_amid_a_change_that_is_undone_gets_its_snapshot() -> None:
     course = SubscribersAgainstTheList()
     course.begin(seed=1)
