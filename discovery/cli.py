@@ -23,11 +23,22 @@ _READERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "serve": settings.read_serve,
     "pools": settings.read_pools,
     "register": settings.read_register,
+    "doctor": settings.read_doctor,
     "version": settings.read_version,
     "completion": settings.read_completion,
 }
 _HELP = ("--help", "-h")
-_SERVER_EXTRA = ("hiredis", "httptools", "prometheus_client", "redis", "starlette", "uvicorn", "uvloop")
+_SERVER_EXTRA = (
+    "hiredis",
+    "httptools",
+    "kubernetes",
+    "prometheus_client",
+    "redis",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "yaml",  # it comes with kubernetes
+)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -5,7 +5,8 @@
 - a flag wins over its variable, an empty variable is unset, and a fault names the one of the two that was used;
 - a value that begins with ``-`` stands after ``=``, so that a flag without a value never takes the next flag;
 - an empty value, and a flag given twice that is no list, are refused;
-- a list is a repeated flag, or a variable with white space between the values.
+- a list is a repeated flag, or a variable with white space between the values;
+- words that belong to no flag are refused, unless the command takes arguments: these fill a positional flag.
 
 Words are read here rather than by the library that prints the help: that one takes ``-5`` as a value and
 ``--redis_url`` for ``--redis-url``, and quotes whatever it did not expect, which may be a password.
@@ -57,7 +58,10 @@ class Kind(Protocol):
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """One flag. It is declared as an annotation of the field that it fills, whose name and default it takes."""
+    """One flag. It is declared as an annotation of the field that it fills, whose name and default it takes.
+
+    A ``positional`` one is given by its values alone, as arguments of the command.
+    """
 
     group: Group
     kind: Kind
@@ -65,19 +69,20 @@ class Flag(msgspec.Struct, frozen=True):
     many: bool = False
     secret: bool = False
     short: str = ""
+    positional: bool = False
     default: str = ""
     field: str = ""
     built: bool = True
 
     @property
     def name(self) -> str:
-        """``--lease-duration-secs``."""
-        return "--" + self.field.replace("_", "-")
+        """``--lease-duration-secs``; of a positional one what the help calls its values."""
+        return self.kind.metavar if self.positional else "--" + self.field.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """``DISCOVERY_LEASE_DURATION_SECS``."""
-        return PREFIX + self.field.upper()
+        """``DISCOVERY_LEASE_DURATION_SECS``; a positional one has none."""
+        return "" if self.positional else PREFIX + self.field.upper()
 
 
 class Given(NamedTuple):
@@ -189,13 +194,17 @@ def given(flags: Sequence[Flag], words: Sequence[str], variables: Mapping[str, s
 
 
 def _from_words(flags: Sequence[Flag], words: Sequence[str]) -> dict[str, tuple[str, list[str]]]:
-    by_name = {name: flag for flag in flags for name in (flag.name, flag.short) if name}
+    by_name = {name: flag for flag in flags if not flag.positional for name in (flag.name, flag.short) if name}
+    arguments = next((flag for flag in flags if flag.positional), None)
     found: dict[str, tuple[str, list[str]]] = {}
     rest = deque(words)
     previous = ""
     while rest:
         name, equals, text = _split(rest.popleft())
         flag = by_name.get(name)
+        if flag is None and arguments is not None and not name.startswith("-"):
+            found.setdefault(arguments.field, (arguments.name, []))[1].append(name)
+            continue
         if flag is None:
             raise Misconfigured(_unexpected(name, previous, by_name))
         if isinstance(flag.kind, Switch):

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
+from discovery.errors import Gone, Unavailable
+
 
 class Counters:
     """The counters of one replica; made once by ``serve`` and handed to whoever counts."""
@@ -22,6 +24,13 @@ class Counters:
         self._relists = Counter(
             "discovery_relists", "Full lists read from the store, by cause.", ["cause"], registry=self.registry
         )
+        self._slice_relists = Counter(
+            "discovery_slice_relists", "Full lists of slices read again, by cause.", ["cause"], registry=self.registry
+        )
+
+    def slices_listed(self, error: Gone | Unavailable) -> None:
+        """Count one full list of slices that a watcher needs after its watch could not go on."""
+        self._slice_relists.labels(error.cause if isinstance(error, Gone) else "unavailable").inc()
 
     def relisted(self, cause: str) -> None:
         """Count one full list; ``cause`` is one of the fixed words of ``Gone``, or ``unavailable``."""

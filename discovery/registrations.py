@@ -127,15 +127,17 @@ def decode_own(value: bytes) -> Registration:
     return _decode(value)
 
 
-def listing(registration: Registration) -> Listing:
-    """The pool as routers see it where addresses come from the registration itself."""
+def listing(
+    registration: Registration, relays: tuple[str, ...] | None = None, frontends: tuple[str, ...] | None = None
+) -> Listing:
+    """The pool as routers see it; its addresses are the registration's own where none are given."""
     return Listing(
         registration.cluster_id,
         registration.namespace,
         registration.dgd_name,
         registration.model,
-        registration.relays,
-        registration.frontends,
+        registration.relays if relays is None else relays,
+        registration.frontends if frontends is None else frontends,
         registration.capabilities,
         registration.capacity,
         registration.location,

@@ -16,7 +16,7 @@ from discovery import addresses
 from discovery.addresses import Address
 from discovery.errors import Misconfigured
 from discovery.flags import Choice, Flag, Group, Switch, Text, declared, given, unknown_variables, values
-from discovery.model import Registration
+from discovery.model import PoolKey, Registration
 from discovery.registration_flags import RegistrationFlags, registration
 from discovery.serve_rules import refuse_later, serve_settings
 from discovery.serve_settings import (
@@ -34,13 +34,16 @@ from discovery.serve_settings import (
 __all__ = [
     "Address",
     "CompletionSettings",
+    "DoctorSettings",
     "FlagInfo",
     "PoolsSettings",
     "RegisterSettings",
     "ServeSettings",
     "VersionSettings",
+    "arguments",
     "flags",
     "read_completion",
+    "read_doctor",
     "read_pools",
     "read_register",
     "read_serve",
@@ -69,6 +72,23 @@ URL_FLAG = Flag(
 )
 
 
+OUTPUT_FLAG = Flag(
+    SHOWN,
+    Choice(("table", "wide", "json", "yaml", "name")),
+    "The form: a table that fits the terminal, one with all columns, or text for other programs.",
+    short="-o",
+)
+
+
+def _parse_key(text: str) -> PoolKey:
+    from discovery import registrations  # the other commands do without
+
+    try:
+        return registrations.key_from_path(text)
+    except ValueError as error:
+        raise ValueError(f"is wrong: {error}") from None
+
+
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The flag of every command that talks to a service, until tokens are built."""
 
@@ -81,15 +101,7 @@ class PoolsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What ``discovery pools`` runs with. The filters are those of ``GET /pools``."""
 
     url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
-    output: Annotated[
-        Output,
-        Flag(
-            SHOWN,
-            Choice(("table", "wide", "json", "yaml", "name")),
-            "The form: a table that fits the terminal, one with all columns, or text for other programs.",
-            short="-o",
-        ),
-    ] = "table"
+    output: Annotated[Output, OUTPUT_FLAG] = "table"
     watch: Annotated[bool, Flag(SHOWN, Switch(), "Stay and show every change as it is published.")] = False
     model: Annotated[
         tuple[str, ...],
@@ -136,6 +148,27 @@ class RegisterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence each: what was accepted and is likely not meant."""
 
 
+class DoctorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``discovery doctor`` runs with; no key means every pool that the service knows of."""
+
+    url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
+    keys: Annotated[
+        tuple[PoolKey, ...],
+        Flag(
+            FILTERS,
+            Text("KEY", _parse_key),
+            "A pool to explain, as cluster_id/namespace/dgd_name with %2F for a / within a part.",
+            many=True,
+            positional=True,
+            default="all that the service knows of",
+        ),
+    ] = ()
+    output: Annotated[Output, OUTPUT_FLAG] = "table"
+
+    warnings: tuple[str, ...] = ()
+    """One sentence each: what was accepted and is likely not meant."""
+
+
 class VersionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """``discovery version`` takes no flags."""
 
@@ -154,6 +187,7 @@ _COMMANDS: dict[str, tuple[Flag, ...]] = {
     "serve": declared(ServeSettings) + declared(LaterSettings, built=False),
     "pools": declared(PoolsSettings) + _LATER_TOKEN,
     "register": declared(RegistrationFlags) + declared(RegisterSettings) + _LATER_TOKEN,
+    "doctor": declared(DoctorSettings) + _LATER_TOKEN,
 }
 
 
@@ -175,9 +209,14 @@ class FlagInfo(NamedTuple):
 
 def flags(command: str = "serve") -> list[FlagInfo]:
     """Every flag of a command, in the order of its groups."""
-    found = _COMMANDS.get(command, ())
+    found = [flag for flag in _COMMANDS.get(command, ()) if not flag.positional]
     groups = list(dict.fromkeys((*SERVE_GROUPS, *(flag.group for flag in found))))
     return [_info(flag) for flag in sorted(found, key=lambda flag: groups.index(flag.group))]
+
+
+def arguments(command: str) -> list[FlagInfo]:
+    """What a command takes without the name of a flag; no variable has it."""
+    return [_info(flag) for flag in _COMMANDS.get(command, ()) if flag.positional]
 
 
 def _info(flag: Flag) -> FlagInfo:
@@ -221,6 +260,12 @@ def read_register(words: Sequence[str], variables: Mapping[str, str] | None = No
     return RegisterSettings(registration=built, **own, warnings=warnings + more_warnings)
 
 
+def read_doctor(words: Sequence[str], variables: Mapping[str, str] | None = None) -> DoctorSettings:
+    """Settings of ``discovery doctor``; ``Misconfigured`` where they are wrong, such as a key that names no pool."""
+    read, warnings = _read_plain("doctor", words, variables)
+    return DoctorSettings(**read, warnings=warnings)
+
+
 def read_version(words: Sequence[str], variables: Mapping[str, str] | None = None) -> VersionSettings:
     """Nothing to set; words are refused."""
     given((), words, {})
@@ -246,5 +291,5 @@ def _read_plain(
 
 
 def _variable_warnings(variables: Mapping[str, str]) -> tuple[str, ...]:
-    known = {flag.variable for found in _COMMANDS.values() for flag in found}
+    known = {flag.variable for found in _COMMANDS.values() for flag in found if flag.variable}
     return tuple(unknown_variables(known, variables))

@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 from rich.console import Console
 
-from discovery.settings import SHELLS, FlagInfo, flags
+from discovery.settings import SHELLS, FlagInfo, arguments, flags
 
 COMMANDS = {
     "serve": "Run the service: pools register, routers read the list.",
     "pools": "Show the pools that a running service lists.",
     "register": "Register one pool and keep it registered until stopped; deregister at the end.",
+    "doctor": "Ask a running service why pools are listed or not, and what to do: all of them, or those named.",
     "version": "Print the version.",
     "completion": f"Print the script for shell completion ({', '.join(SHELLS)}): source <(discovery completion bash)",
 }
@@ -64,6 +65,7 @@ def _command(name: str) -> Callable[..., None]:
     own = flags(name)
     titles = list(dict.fromkeys(flag.group for flag in own))
     parameters = [_parameter(flag, Group(flag.group, sort_key=titles.index(flag.group))) for flag in own]
+    parameters = [_arguments_parameter(argument) for argument in arguments(name)] + parameters
     if name == "completion":
         parameters = [_shell_parameter()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -88,6 +90,13 @@ def _parameter(flag: FlagInfo, group: Group) -> inspect.Parameter:
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
         annotation=Annotated[_type(flag), annotation],
+    )
+
+
+def _arguments_parameter(argument: FlagInfo) -> inspect.Parameter:
+    annotation = Parameter(help=f"{argument.help} Default: {argument.default}.", show_default=False)
+    return inspect.Parameter(
+        argument.name.lower(), inspect.Parameter.VAR_POSITIONAL, annotation=Annotated[str, annotation]
     )
 
 

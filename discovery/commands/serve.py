@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from discovery import __version__
 from discovery.http.access import RateLimit
@@ -23,15 +23,20 @@ from discovery.http.answers import App
 from discovery.http.api import Service, make_app, make_probe_app
 from discovery.http.server import CannotListen, HttpServer, Limits, run_async
 from discovery.http.streams import Streams
-from discovery.listing.join import Join
+from discovery.listing.lists import Lists
 from discovery.listing.publisher import Publisher
-from discovery.listing.snapshot import router_fragment
+from discovery.mcs.names import Names, RouterService
+from discovery.mcs.origin import Rules
+from discovery.mcs.slices import Touched
 from discovery.metrics import Counters
 from discovery.model import Listing, Router
 from discovery.settings import Address, ServeSettings
 from discovery.stores import Store
 from discovery.stores.memory import MemoryStore
-from discovery.stores.replica import Change, Replica
+from discovery.stores.replica import Replica
+
+if TYPE_CHECKING:
+    from discovery.mcs.watch import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +68,25 @@ class _Process:
         self._stop = asyncio.Event()
         self._counters = Counters()
         self._store = _open_store(settings, self._counters)
-        self._join = Join()
         self._pools: Publisher[Listing] = Publisher("pools")
         self._routers: Publisher[Router] = Publisher("routers")
         self._streams = Streams(settings.max_streams)
+        names = _names(settings)
+        self._watchers = _watchers(settings, names, self._counters, self._on_view_change)
+        self._lists = Lists(
+            self._pools,
+            self._routers,
+            lease_secs=settings.lease_duration_secs,
+            views=None if settings.pool_discovery == "registrations" else self._watchers,
+            names=names,
+        )
         self._replica = Replica(
             self._store,
             lease_secs=settings.lease_duration_secs,
             heartbeat_secs=settings.heartbeat_interval_secs,
             max_pools=settings.max_pools,
             counters=self._counters,
-            on_change=self._on_change,
+            on_change=self._lists.registrations_changed,
         )
         service = Service(
             replica=self._replica,
@@ -84,6 +97,7 @@ class _Process:
             rate_limit=RateLimit(settings.rate_limit),
             stage=self._stage,
             status=self._status,
+            explain=self._lists.explain,
             lease_duration_secs=settings.lease_duration_secs,
             heartbeat_interval_secs=settings.heartbeat_interval_secs,
             max_body_bytes=settings.max_body_bytes,
@@ -117,16 +131,17 @@ class _Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        self._routers.publish(
-            [((router.id,), router_fragment(router)) for router in self._settings.router], True, float("inf")
-        )
+        if not self._watchers:
+            self._lists.set_routers(self._settings.router)
         servers = [server for server in (self._server, self._probe_server) if server is not None]
         for server in servers:
             await server.start()
         self._announce_start()
         tasks = [
             asyncio.create_task(_kept_running("the store's feed", self._replica.run)),
+            asyncio.create_task(_kept_running("the lists", self._lists.run)),
             asyncio.create_task(self._measure_lag()),
+            *(asyncio.create_task(_kept_running(f"the watcher of {w.name}", w.run)) for w in self._watchers),
         ]
         await self._stop.wait()
         await self._end(servers, tasks)
@@ -145,6 +160,7 @@ class _Process:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(watcher.close() for watcher in self._watchers))
         await self._store.close()
         log.info("stopped")
 
@@ -156,8 +172,8 @@ class _Process:
             "registrations are kept in %s: %s", settings.registration_storage, settings.registration_storage_reason
         )
 
-    def _on_change(self, changes: Sequence[Change], complete: bool, complete_until: float) -> None:
-        self._pools.publish(self._join.registered(changes), complete, complete_until)
+    def _on_view_change(self, touched: Touched) -> None:
+        self._lists.view_changed(touched)
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()
@@ -171,9 +187,11 @@ class _Process:
     def _stage(self) -> tuple[str, str]:
         if self._draining:
             return "draining", "this replica is shutting down"
-        reason = self._replica.incomplete()
+        reason = self._replica.incomplete() or self._lists.incomplete_view()
         if not self._replica.listed:
             return "store", str(reason)
+        if waiting := self._lists.waiting_for_views():
+            return "watchers", waiting
         if failing := self._replica.failing():
             return "ready", f"the store fails, the last list is served: {failing}"
         return "ready", "the list is complete" if reason is None else f"the list is not complete: {reason}"
@@ -193,14 +211,14 @@ class _Process:
             "stage": stage,
             "detail": detail,
             "complete": everything.complete,
-            "incomplete_because": self._replica.incomplete(),
+            "incomplete_because": self._replica.incomplete() or self._lists.incomplete_view(),
             "store": self._store.describe() | {"failing_because": self._replica.failing()},
-            "watchers": [],
-            "one_sided_pools": [],
+            "watchers": [watcher.describe() for watcher in self._watchers],
+            "one_sided_pools": self._lists.one_sided(),
             "registrations": len(self._replica),
             "pools": len(everything.members),
             "models": {model: {"pools": pools[model], "frontends": frontends[model]} for model in sorted(pools)},
-            "shared_relay_addresses": self._join.shared_relay_addresses,
+            "shared_relay_addresses": self._lists.shared_relay_addresses,
             "streams": self._streams.streams,
             "long_polls": self._streams.parked,
             "streams_fell_behind": self._streams.fell_behind,
@@ -224,6 +242,41 @@ def _open_store(settings: ServeSettings, counters: Counters) -> Store:
         timeout_secs=settings.store_timeout_ms / 1000,
         counters=counters,
     )
+
+
+def _names(settings: ServeSettings) -> Names:
+    router = None
+    if settings.router_namespace and settings.router_service:
+        router = RouterService(settings.router_namespace, settings.router_service, settings.router_port_name)
+    return Names(
+        relay_suffix=settings.relay_service_suffix,
+        frontend_suffix=settings.frontend_service_suffix,
+        relay_port_name=settings.relay_port_name,
+        frontend_port_name=settings.frontend_port_name,
+        router=router,
+    )
+
+
+def _watchers(
+    settings: ServeSettings, names: Names, counters: Counters, on_change: Callable[[Touched], None]
+) -> "list[Watcher]":
+    """One watcher for each context; the local cluster's name belongs to the first of them."""
+    if settings.pool_discovery == "registrations":
+        return []
+    from discovery.mcs.kube import open_contexts  # the Kubernetes client takes long to import
+    from discovery.mcs.watch import Watcher
+
+    mode: Literal["mcs", "karmada"] = "mcs" if settings.pool_discovery == "mcs" else "karmada"
+    return [
+        Watcher(
+            connection,
+            names,
+            Rules(mode, settings.local_cluster_id if number == 0 else None),
+            counters=counters,
+            on_change=on_change,
+        )
+        for number, connection in enumerate(open_contexts(settings.kubeconfig, settings.kube_context))
+    ]
 
 
 async def _kept_running(what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

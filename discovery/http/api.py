@@ -4,7 +4,7 @@ The lists and the heartbeat are plain ASGI and are found ahead of the router, si
 everything else is Starlette's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
@@ -39,6 +39,7 @@ from discovery.http.answers import (
     takes_gzip,
 )
 from discovery.http.streams import Streams
+from discovery.listing.explain import Explanation
 from discovery.listing.publisher import Publisher, Selection
 from discovery.listing.snapshot import EVERYTHING, Filter
 from discovery.metrics import Counters
@@ -62,6 +63,7 @@ class Service(msgspec.Struct, frozen=True):
     rate_limit: RateLimit
     stage: Callable[[], tuple[str, str]]
     status: Callable[[], dict[str, Any]]
+    explain: Callable[[Sequence[PoolKey] | None], list[Explanation]]
     lease_duration_secs: Number
     heartbeat_interval_secs: Number
     max_body_bytes: int
@@ -90,7 +92,7 @@ def make_app(service: Service) -> App:
             Route("/routers/events", _Asgi(hot["/routers/events"])),
             Route("/registrations", _Asgi({"GET": _guarded(_Registrations(service))})),
             Route("/openapi.json", _Asgi({"GET": _json(openapi.document)})),
-            Route("/status", _Asgi({"GET": _json(service.status)})),
+            Route("/status", _Asgi({"GET": _guarded(_Status(service))})),
             *probes(service),
         ]
     )
@@ -318,6 +320,27 @@ class _Registrations:
         reason = replica.incomplete()
         body = encode_json({"complete": reason is None, "reason": reason, "registrations": entries})
         await answer(send, 200, [JSON, NO_CACHE], body)
+
+
+class _Status:
+    """``GET /status``; with ``?pool=`` it also says why those pools are or are not listed, ``*`` for all."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = _parameters(scope["query_string"], ("pool",)).get("pool")
+        status = self._service.status()
+        if asked is not None:
+            status["explained"] = self._service.explain(None if "*" in asked else [_named(path) for path in asked])
+        await answer(send, 200, [JSON, NO_CACHE], encode_json(status))
+
+
+def _named(path: str) -> PoolKey:
+    try:
+        return registrations.key_from_path(path)
+    except ValueError as error:
+        raise Rejected(400, "Bad query", f"pool names no pool: {error}.") from None
 
 
 def _etag(token: str) -> tuple[bytes, bytes]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from discovery.listing.explain import Explanation
 from discovery.model import Accepted, Listing, Registration, Router
 from discovery.registration_rules import MAX_FRONTENDS, MAX_METADATA, MAX_RELAYS
 
@@ -133,6 +134,10 @@ class Status(msgspec.Struct, frozen=True):
     connections: int
     requests_in_flight: int
     event_loop_lag_secs: float
+    explained: Annotated[
+        tuple[Explanation, ...] | UnsetType,
+        Meta(description="Why the pools that were asked for are or are not listed."),
+    ]
     counters: Annotated[dict[str, float], Meta(description="The counters of `/metrics` under their short names.")]
 
 

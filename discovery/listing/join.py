@@ -1,33 +1,121 @@
-"""Where the sides meet: registrations become listings, and touched pools alone are computed anew.
+"""Where the sides meet: registrations × views → listings, and what is known of one side only.
 
-Pure. Where addresses come from the registrations themselves there is one side only, and a pool is listed while its
-registration lives.
+Pure: ``now`` is an argument, a warning is a returned line. Touched pools alone are computed anew. Where addresses come
+from the registrations themselves there is one side only, and a pool is listed while its registration lives. Else it is
+listed while both agree: a live registration, and a relay that can be used; the addresses are then the view's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
 
 from discovery.listing.snapshot import Fragment, Key, pool_fragment
+from discovery.mcs.slices import Endpoints
 from discovery.model import Listing, PoolKey, Registration
 from discovery.registrations import listing
 
+SUMMARY_FROM = 20
+SUMMARY_KEYS = 5
+BARE_SECS = 2.0
+
+Side = Literal["registered", "ready"]
+ListChange = tuple[Key, Fragment[Listing] | None]
+
+
+class OneSided(NamedTuple):
+    """A pool of which one side is missing: since when, and whether that was said."""
+
+    side: Side
+    since: float
+    said: bool = False
+
 
 class Join:
-    """The listings that follow from all registrations so far."""
+    """The listings that follow from all registrations and addresses so far.
 
-    def __init__(self) -> None:
+    ``endpoints`` gives a pool's addresses from the views; without it they are the registration's own. ``why`` gives the
+    likely cause for a one-sided pool in one line.
+    """
+
+    def __init__(
+        self,
+        endpoints: Callable[[PoolKey], Endpoints | None] | None = None,
+        *,
+        lease_secs: float = 15.0,
+        why: Callable[[PoolKey, Side], str] = lambda key, side: f"the pool {key} is only {side}",
+    ) -> None:
+        self._endpoints = endpoints
+        self._patience_secs = 2 * lease_secs
+        self._why = why
+        self.registrations: dict[PoolKey, Registration] = {}
+        self.one_sided: dict[PoolKey, OneSided] = {}
+        self._bare: dict[PoolKey, tuple[float, bool]] = {}
         self._relays: dict[PoolKey, tuple[str, ...]] = {}
         self._users: dict[str, int] = {}
         self.shared_relay_addresses = 0
 
-    def registered(
-        self, changes: Iterable[tuple[PoolKey, Registration | None]]
-    ) -> list[tuple[Key, Fragment[Listing] | None]]:
+    def registered(self, changes: Iterable[tuple[PoolKey, Registration | None]], now: float) -> list[ListChange]:
         """What changes in the list by these changes of registrations."""
-        return [(key, self._listed(key, registration)) for key, registration in changes]
+        touched = []
+        for key, registration in changes:
+            if registration is None:
+                self.registrations.pop(key, None)
+            else:
+                self.registrations[key] = registration
+            touched.append(key)
+        return self.seen(touched, now)
 
-    def _listed(self, key: PoolKey, registration: Registration | None) -> Fragment[Listing] | None:
-        self._use_relays(key, registration.relays if registration else ())
-        return pool_fragment(listing(registration)) if registration else None
+    def seen(self, keys: Iterable[PoolKey], now: float) -> list[ListChange]:
+        """What changes in the list by other addresses of these pools."""
+        return [(key, self._listed(key, now)) for key in keys]
+
+    def due(self, now: float, *, views_listed: bool) -> list[str]:
+        """What has to be said by now, each once: pools one-sided for two leases, and listed pools without frontends."""
+        one_sided = [
+            key for key, state in self.one_sided.items() if not state.said and now - state.since >= self._patience_secs
+        ]
+        for key in one_sided:
+            self.one_sided[key] = self.one_sided[key]._replace(said=True)
+        bare = [
+            key for key, (since, said) in self._bare.items() if not said and now - since >= BARE_SECS and views_listed
+        ]
+        for key in bare:
+            self._bare[key] = (self._bare[key][0], True)
+        return [
+            *_said(
+                [(key, self._why(key, self.one_sided[key].side)) for key in one_sided], "are known of one side only"
+            ),
+            *_said([(key, _no_frontends(key)) for key in bare], "have no frontends that can be used"),
+        ]
+
+    def _listed(self, key: PoolKey, now: float) -> Fragment[Listing] | None:
+        registration = self.registrations.get(key)
+        found = self._listing(key, registration, now)
+        self._use_relays(key, found.relays if found else ())
+        return pool_fragment(found) if found else None
+
+    def _listing(self, key: PoolKey, registration: Registration | None, now: float) -> Listing | None:
+        if self._endpoints is None:
+            return listing(registration) if registration else None
+        endpoints = self._endpoints(key)
+        is_ready = endpoints is not None and bool(endpoints.relays)
+        self._note_sides(key, registration is not None, is_ready, now)
+        if registration is None or endpoints is None or not is_ready:
+            self._bare.pop(key, None)
+            return None
+        if endpoints.frontends:
+            self._bare.pop(key, None)
+        else:
+            self._bare.setdefault(key, (now, False))
+        return listing(registration, endpoints.relays, endpoints.frontends)
+
+    def _note_sides(self, key: PoolKey, is_registered: bool, is_ready: bool, now: float) -> None:
+        if is_registered == is_ready:
+            self.one_sided.pop(key, None)
+            return
+        side: Side = "registered" if is_registered else "ready"
+        known = self.one_sided.get(key)
+        if known is None or known.side != side:
+            self.one_sided[key] = OneSided(side, now)
 
     def _use_relays(self, key: PoolKey, relays: tuple[str, ...]) -> None:
         """Count addresses that two pools claim: a pod's address was taken over while its old pool is still listed."""
@@ -49,3 +137,14 @@ class Join:
         else:
             del self._users[address]
         self.shared_relay_addresses += (after > 1) - (before > 1)
+
+
+def _said(lines: list[tuple[PoolKey, str]], summary: str) -> list[str]:
+    if len(lines) < SUMMARY_FROM:
+        return [line for _, line in lines]
+    first = ", ".join(str(key) for key, _ in lines[:SUMMARY_KEYS])
+    return [f"{len(lines)} pools {summary}, among them {first}; /status lists all"]
+
+
+def _no_frontends(key: PoolKey) -> str:
+    return f"check that {key.dgd_name}-frontend is exported: the pool {key} is listed without frontends"

@@ -15,7 +15,7 @@ from discovery.errors import Unavailable
 from discovery.http.access import RateLimit
 from discovery.http.api import Service, make_app
 from discovery.http.streams import Streams
-from discovery.listing.join import Join
+from discovery.listing.lists import Lists
 from discovery.listing.publisher import Publisher
 from discovery.listing.snapshot import pool_fragment, router_fragment
 from discovery.metrics import Counters
@@ -228,18 +228,19 @@ class Rig:
         self.routers: Publisher[Router] = Publisher("routers", clock=self.loop.time)
         self.streams = Streams(max_streams)
         self.stage = ("ready", "the list is complete")
-        join = Join()
+        lists = Lists(self.pools, self.routers, lease_secs=LEASE, clock=self.loop.time)
         self.replica = Replica(
             self.store,
             lease_secs=LEASE,
             heartbeat_secs=5,
             max_pools=max_pools,
             counters=self.counters,
-            on_change=lambda changes, complete, until: self.pools.publish(join.registered(changes), complete, until),
+            on_change=lists.registrations_changed,
             clock=self.loop.time,
         )
         service = {
             "replica": self.replica,
+            "explain": lists.explain,
             "pools": self.pools,
             "routers": self.routers,
             "streams": self.streams,

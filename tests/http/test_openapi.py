@@ -161,7 +161,7 @@ def broken_service() -> api.Service:
     def fail() -> Any:
         raise LookupError("a fault of the service")
 
-    return api.Service(broken, broken, broken, broken, broken, RateLimit(0), fail, fail, 15, 5, 65536, None)
+    return api.Service(broken, broken, broken, broken, broken, RateLimit(0), fail, fail, fail, 15, 5, 65536, None)
 
 
 def test_every_route_and_method_is_in_the_document_and_the_other_way_round(

@@ -23,7 +23,7 @@ def registration(name: str, *relays: str, **more: Any) -> Registration:
 
 def test_a_registration_is_listed_with_its_own_addresses() -> None:
     said = registration("p1", "10.0.0.1:1", frontends=["http://10.0.0.2:2"], capabilities=["chat"], instance_id="i")
-    [(listed_key, fragment)] = Join().registered([(key("p1"), said)])
+    [(listed_key, fragment)] = Join().registered([(key("p1"), said)], 0.0)
     assert listed_key == key("p1")
     assert fragment is not None
     assert fragment.key == key("p1")
@@ -36,26 +36,26 @@ def test_a_registration_is_listed_with_its_own_addresses() -> None:
 
 def test_a_pool_without_registration_leaves_and_others_are_not_touched() -> None:
     join = Join()
-    join.registered([(key("p1"), registration("p1")), (key("p2"), registration("p2"))])
-    assert join.registered([(key("p1"), None)]) == [(key("p1"), None)]
-    assert join.registered([(key("never"), None)]) == [(key("never"), None)]
+    join.registered([(key("p1"), registration("p1")), (key("p2"), registration("p2"))], 0.0)
+    assert join.registered([(key("p1"), None)], 0.0) == [(key("p1"), None)]
+    assert join.registered([(key("never"), None)], 0.0) == [(key("never"), None)]
 
 
 def test_changes_keep_their_order() -> None:
     changes = [(key(name), registration(name)) for name in ("b", "c", "a")]
-    assert [changed for changed, _ in Join().registered(changes)] == [key("b"), key("c"), key("a")]
+    assert [changed for changed, _ in Join().registered(changes, 0.0)] == [key("b"), key("c"), key("a")]
 
 
 def test_f15_an_address_that_a_new_pool_took_over_is_counted_until_the_old_one_leaves() -> None:
     join = Join()
-    join.registered([(key("old"), registration("old", "10.0.0.7:1"))])
+    join.registered([(key("old"), registration("old", "10.0.0.7:1"))], 0.0)
     assert join.shared_relay_addresses == 0
-    join.registered([(key("new"), registration("new", "10.0.0.7:1"))])
+    join.registered([(key("new"), registration("new", "10.0.0.7:1"))], 0.0)
     assert join.shared_relay_addresses == 1
-    join.registered([(key("third"), registration("third", "10.0.0.7:1", "10.0.0.8:1"))])
+    join.registered([(key("third"), registration("third", "10.0.0.7:1", "10.0.0.8:1"))], 0.0)
     assert join.shared_relay_addresses == 1, "it is one address, however many pools claim it"
-    join.registered([(key("third"), registration("third", "10.0.0.8:1"))])
-    join.registered([(key("old"), None)])
+    join.registered([(key("third"), registration("third", "10.0.0.8:1"))], 0.0)
+    join.registered([(key("old"), None)], 0.0)
     assert join.shared_relay_addresses == 0
 
 
@@ -67,7 +67,7 @@ def test_the_count_of_shared_addresses_follows_from_what_is_registered(
 ) -> None:
     join, relays = Join(), dict[str, set[str]]()
     for name, said in steps:
-        join.registered([(key(name), None if said is None else registration(name, *said))])
+        join.registered([(key(name), None if said is None else registration(name, *said))], 0.0)
         relays[name] = said or set()
         users = [address for claimed in relays.values() for address in claimed]
         assert join.shared_relay_addresses == len({address for address in users if users.count(address) > 1})

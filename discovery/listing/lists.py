@@ -1,0 +1,220 @@
+"""The two published lists, kept up to date: what the store tells and what the watchers tell meet here.
+
+Changes go through the join to the publisher; completeness is the conjunction of the store's and every watcher's word.
+Nothing is published before both sides were read once; of several watchers, one that cannot list within a lease no
+longer holds the rest back. Knows nothing of HTTP or of how a side is read.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from discovery.listing.explain import Evidence, Explanation
+from discovery.listing.join import Join, ListChange, Side
+from discovery.listing.publisher import Publisher
+from discovery.listing.snapshot import Fragment, Key, router_fragment
+from discovery.mcs.names import Names
+from discovery.mcs.slices import Endpoints, Slices, Touched
+from discovery.model import Listing, PoolKey, Registration, Router
+
+log = logging.getLogger(__name__)
+
+TICK_SECS = 0.25
+FOR_EVER = float("inf")
+
+
+class View(Protocol):
+    """One watcher, as far as the lists need it."""
+
+    cluster_id: str | None
+    warning: str | None
+
+    @property
+    def listed(self) -> bool:
+        """Whether everything was read once."""
+
+    @property
+    def slices(self) -> Slices:
+        """The fold of what it sees."""
+
+    def endpoints(self, key: PoolKey) -> Endpoints | None:
+        """The pool's addresses."""
+
+    def routers(self) -> tuple[Router, ...]:
+        """The Global Routers."""
+
+    def incomplete(self) -> str | None:
+        """Why it may be less than the truth."""
+
+
+class Lists:
+    """Pools and routers as they are published. ``views`` is None where addresses come from the registrations."""
+
+    def __init__(
+        self,
+        pools: Publisher[Listing],
+        routers: Publisher[Router],
+        *,
+        lease_secs: float,
+        views: Sequence[View] | None = None,
+        names: Names | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pools = pools
+        self._routers = routers
+        self._lease_secs = lease_secs
+        self._views = views
+        self._names = names
+        self._clock = clock
+        self._started_at = clock()
+        self._join = Join(self._endpoints if views is not None else None, lease_secs=lease_secs, why=self._why)
+        self._evidence: Evidence | None = None
+        self._store_read = False
+        self._store_complete = False
+        self._store_until = 0.0
+        self._held: dict[Key, Fragment[Listing] | None] = {}
+        self._router_ids: frozenset[str] = frozenset()
+        self._misnamed: set[PoolKey] = set()
+
+    # ---- what the sides tell
+
+    def registrations_changed(
+        self, changes: Iterable[tuple[PoolKey, Registration | None]], complete: bool, complete_until: float
+    ) -> None:
+        """The store's side: see ``Replica``."""
+        self._store_read, self._store_complete, self._store_until = True, complete, complete_until
+        self._publish(self._join.registered(changes, self._clock()))
+
+    def view_changed(self, touched: Touched) -> None:
+        """A watcher's side: addresses, or only its health."""
+        if touched.routers or not self._routers.ready:
+            self._publish_routers()
+        self._publish(self._join.seen(touched.keys, self._clock()))
+
+    def set_routers(self, routers: Iterable[Router]) -> None:
+        """Routers that are fixed for the life of the process."""
+        self._routers.publish([((router.id,), router_fragment(router)) for router in routers], True, FOR_EVER)
+
+    async def run(self) -> None:
+        """Say what becomes due, and stop waiting for a watcher that does not come."""
+        while self._views is not None:
+            self._say_what_is_due(self._clock())
+            if not self._pools.ready:
+                self._publish([])
+            if not self._routers.ready:
+                self._publish_routers()
+            await asyncio.sleep(TICK_SECS)
+
+    # ---- what others ask
+
+    def waiting_for_views(self) -> str | None:
+        """Why the watchers hold the first list back; None where they do not."""
+        if self._views is None or all(view.listed for view in self._views):
+            return None
+        patience_over = self._clock() - self._started_at >= self._lease_secs
+        if patience_over and any(view.listed for view in self._views):
+            return None
+        return next((reason for view in self._views if not view.listed and (reason := view.incomplete())), "a watcher")
+
+    def incomplete_view(self) -> str | None:
+        """Why the watchers' side may be less than the truth."""
+        return next((reason for view in self._views or () if (reason := view.incomplete())), None)
+
+    @property
+    def shared_relay_addresses(self) -> int:
+        """Addresses that two listed pools claim."""
+        return self._join.shared_relay_addresses
+
+    def one_sided(self) -> list[dict[str, object]]:
+        """Pools of which one side is missing, with the likely cause."""
+        now, self._evidence = self._clock(), None
+        return [
+            {
+                **key._asdict(),
+                "side": state.side,
+                "since_secs": round(now - state.since, 3),
+                "text": self._why(key, state.side),
+            }
+            for key, state in sorted(self._join.one_sided.items())
+        ]
+
+    def explain(self, keys: Iterable[PoolKey] | None) -> list[Explanation]:
+        """Why these pools are or are not listed; None asks for every pool that any side knows."""
+        self._evidence = None
+        evidence, members = self._evidence_now(), self._pools.everything.members
+        known = {*self._join.registrations, *(key for view in self._views or () for key in view.slices.pool_keys())}
+        found = []
+        for key in sorted(known) if keys is None else keys:
+            member = members.get(key)
+            found.append(
+                evidence.explain(key, listed=member is not None, frontends=len(member.entry.frontends) if member else 0)
+            )
+        return found
+
+    # ---- publishing
+
+    def _publish(self, changes: list[ListChange]) -> None:
+        if not self._pools.ready:
+            self._held.update(changes)
+            if not self._store_read or self.waiting_for_views() is not None:
+                return
+            changes = list(self._held.items())
+            self._held.clear()
+        complete = self._store_complete and self.incomplete_view() is None
+        self._pools.publish(changes, complete, self._store_until)
+        if self._views is not None and self._routers.ready:
+            self._routers.publish([], self.incomplete_view() is None, FOR_EVER)
+
+    def _publish_routers(self) -> None:
+        if self._views is None or self.waiting_for_views() is not None:
+            return
+        found = {router.id: router for view in self._views for router in view.routers()}
+        gone = [((router_id,), None) for router_id in self._router_ids - found.keys()]
+        self._router_ids = frozenset(found)
+        there = [((router.id,), router_fragment(router)) for router in found.values()]
+        self._routers.publish([*gone, *there], self.incomplete_view() is None, FOR_EVER)
+
+    def _endpoints(self, key: PoolKey) -> Endpoints | None:
+        """A pool's addresses from all views: a cluster that several import from is seen by each of them."""
+        seen = [found for view in self._views or () if (found := view.endpoints(key)) is not None]
+        if len(seen) < 2:
+            return seen[0] if seen else None
+        relays = {relay for endpoints in seen for relay in endpoints.relays}
+        frontends = {frontend for endpoints in seen for frontend in endpoints.frontends}
+        return Endpoints(tuple(sorted(relays)), tuple(sorted(frontends)))
+
+    # ---- what people are told
+
+    def _say_what_is_due(self, now: float) -> None:
+        self._evidence = None
+        views_listed = self.waiting_for_views() is None
+        for line in [*self._misnamed_lines(), *self._join.due(now, views_listed=views_listed)]:
+            log.warning("%s", line)
+
+    def _misnamed_lines(self) -> list[str]:
+        registered = {key for key, state in self._join.one_sided.items() if state.side == "registered"}
+        self._misnamed &= registered
+        if not any(view.cluster_id for view in self._views or ()):
+            return []
+        lines = {key: line for key in registered - self._misnamed if (line := self._evidence_now().misnamed_local(key))}
+        self._misnamed |= lines.keys()
+        return list(lines.values())
+
+    def _why(self, key: PoolKey, side: Side) -> str:
+        evidence = self._evidence_now()
+        return evidence.only_registered(key) if side == "registered" else evidence.only_ready(key)
+
+    def _evidence_now(self) -> Evidence:
+        if self._evidence is None:
+            views = self._views or ()
+            self._evidence = Evidence(
+                self._join.registrations,
+                [state for view in views for state in view.slices.services()],
+                self._names,
+                local_cluster_ids=[view.cluster_id for view in views if view.cluster_id],
+                troubles=[text for view in views for text in (view.incomplete(), view.warning) if text],
+                refused=[notice.text for view in views for notice in view.slices.refused()],
+            )
+        return self._evidence

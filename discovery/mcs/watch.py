@@ -1,0 +1,184 @@
+"""One cluster's watcher: its feeds folded into a view, and whether that view is whole.
+
+A view that cannot be brought up to date stays as it is and says why. The fold and the feeds are pure or doors of their
+own; this module runs them, and logs each change of state once. Knows nothing of registrations.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable
+
+from discovery import feed
+from discovery.backoff import Backoff
+from discovery.errors import Unavailable
+from discovery.mcs import cluster_facts
+from discovery.mcs.kube import Applied, ClusterConnection, Event, Failing, Heard, Listed, Pace, Removed, SliceSource
+from discovery.mcs.names import Names
+from discovery.mcs.origin import Rules
+from discovery.mcs.selectors import selectors_for
+from discovery.mcs.slices import Endpoints, Slices, Touched
+from discovery.metrics import Counters
+from discovery.model import PoolKey, Router
+
+log = logging.getLogger(__name__)
+
+BACKOFF_SECS = (0.2, 4.0)
+CONTROL_PLANE_WARNING = (
+    "a Karmada control plane has no slices of its MultiClusterServices: watch a member cluster for those"
+)
+
+
+class Watcher:
+    """What one cluster imports. ``on_change`` hears of every event that changed addresses, health or warnings."""
+
+    def __init__(
+        self,
+        connection: ClusterConnection,
+        names: Names,
+        rules: Rules,
+        *,
+        counters: Counters,
+        on_change: Callable[[Touched], None],
+        pace: Pace | None = None,
+    ) -> None:
+        self.name = connection.name
+        self.rules = rules
+        self.cluster_id: str | None = rules.local_cluster_id
+        self.warning: str | None = None
+        self._connection = connection
+        self._names = names
+        self._counters = counters
+        self._on_change = on_change
+        self._pace = pace
+        self._slices = Slices(names, rules)
+        self._sources: dict[str, SliceSource] = {}
+        self._listed: set[str] = set()
+        self._failing: dict[str, str] = {}
+        self._told_listed = False
+
+    # ---- what others ask
+
+    @property
+    def slices(self) -> Slices:
+        """The view, as last known."""
+        return self._slices
+
+    @property
+    def listed(self) -> bool:
+        """Whether everything was read once."""
+        return bool(self._sources) and len(self._listed) == len(self._sources)
+
+    def endpoints(self, key: PoolKey) -> Endpoints | None:
+        """The pool's addresses in this view."""
+        return self._slices.endpoints(key)
+
+    def routers(self) -> tuple[Router, ...]:
+        """The Global Routers in this view."""
+        return self._slices.routers()
+
+    def incomplete(self) -> str | None:
+        """Why the view may be less than the truth; None where it is whole."""
+        if self._failing:
+            return next(iter(self._failing.values()))
+        return None if self.listed else f"{self.name}: the slices have not been listed yet"
+
+    def describe(self) -> dict[str, object]:
+        """State for people."""
+        states = list(self._slices.services())
+        return {
+            "name": self.name,
+            "listed": self.listed,
+            "incomplete_because": self.incomplete(),
+            "cluster_id": self.cluster_id,
+            "warning": self.warning,
+            "services": len(states),
+            "source_clusters": sorted({state.service.cluster_id for state in states}),
+            "unusable_services": [state.text for state in states if state.fault],
+            "refused_services": [notice.text for notice in self._slices.refused()],
+            "skipped": self._slices.skipped() | {"objects": sum(source.skipped for source in self._sources.values())},
+        }
+
+    # ---- what runs all the time
+
+    async def run(self) -> None:
+        """Watch until cancelled; a cluster that cannot be reached is tried for ever."""
+        await self._learn_facts()
+        async with asyncio.TaskGroup() as tasks:
+            for selector, source in self._sources.items():
+                tasks.create_task(self._follow(selector, source))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._connection.close()
+
+    async def _learn_facts(self) -> None:
+        """What has to be known before the first slice can be read, and what is good to know."""
+        backoff = Backoff(*BACKOFF_SECS)
+        while self.rules.mode == "karmada" and not self._sources:
+            try:
+                is_control_plane = await cluster_facts.is_karmada_control_plane(self._connection)
+                self.rules = Rules("karmada", self.rules.local_cluster_id, is_control_plane)
+                break
+            except Unavailable as error:
+                self._fails("facts", error.detail)
+                await asyncio.sleep(backoff.next())
+        self._failing.pop("facts", None)
+        self._slices = Slices(self._names, self.rules)
+        if self.rules.is_control_plane and await cluster_facts.has_multi_cluster_services(self._connection):
+            self.warning = f"{self.name}: {CONTROL_PLANE_WARNING}"
+            log.warning("%s", self.warning)
+        if self.cluster_id is None:
+            self.cluster_id = await cluster_facts.cluster_id(self._connection)
+        self._sources = {
+            selector: SliceSource(self._connection, selector=selector, pace=self._pace)
+            for selector in selectors_for(self.rules)
+        }
+
+    async def _follow(self, selector: str, source: SliceSource) -> None:
+        async with contextlib.aclosing(_events(source)) as events:
+            async for event in events:
+                match event:
+                    case Listed():
+                        self._listed.add(selector)
+                        self._recovers(selector)
+                        self._tell(self._slices.relist(event.slices, selector))
+                    case Applied():
+                        self._recovers(selector)
+                        self._tell(self._slices.apply(event.slice, selector))
+                    case Removed():
+                        self._recovers(selector)
+                        self._tell(self._slices.remove(event.name, event.uid, selector))
+                    case Heard():
+                        self._recovers(selector)
+                    case Failing():
+                        self._fails(selector, event.reason)
+                    case feed.Interrupted():
+                        self._counters.slices_listed(event.error)
+                        if isinstance(event.error, Unavailable):
+                            self._fails(selector, event.error.detail)
+
+    def _tell(self, touched: Touched) -> None:
+        for warning in touched.warnings:
+            log.warning("%s", warning.text)
+        if touched.keys or touched.routers:
+            self._on_change(touched)
+
+    def _fails(self, selector: str, reason: str) -> None:
+        first = not self._failing
+        self._failing[selector] = reason
+        if first:
+            log.warning("the watcher of a cluster fails, its last view stays: %s", reason)
+            self._on_change(Touched())
+
+    def _recovers(self, selector: str) -> None:
+        was_failing = self._failing.pop(selector, None) is not None
+        if was_failing and not self._failing:
+            log.warning("%s: the watcher is well again", self.name)
+        if was_failing or (self.listed and not self._told_listed):
+            self._told_listed = self.listed
+            self._on_change(Touched())
+
+
+def _events(source: SliceSource) -> AsyncGenerator[Listed | Event | feed.Interrupted, None]:
+    return feed.follow(source, Backoff(*BACKOFF_SECS))
