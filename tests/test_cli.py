@@ -15,8 +15,9 @@ import pytest
 
 from discovery import __version__, cli, logs, settings
 from discovery.errors import Misconfigured
+from discovery.model import PoolKey
 
-COMMANDS = ["serve", "pools", "register", "version", "completion"]
+COMMANDS = ["serve", "pools", "register", "doctor", "version", "completion"]
 POOL = ["--cluster-id", "c1", "--namespace", "n1", "--dgd-name", "p1", "--model", "m"]
 
 
@@ -99,7 +100,7 @@ def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().err == ""
 
 
-CHOICE = "one of serve, pools, register, version, completion; discovery --help says more"
+CHOICE = "one of serve, pools, register, doctor, version, completion; discovery --help says more"
 
 REFUSED = [
     ([], f"a command is needed, {CHOICE}"),
@@ -118,6 +119,7 @@ REFUSED = [
         "--kube-context needs --pool-discovery mcs or karmada, but --pool-discovery is registrations",
     ),
     (["pools", "--token-path", "t"], "--token-path is not built yet"),
+    (["doctor", "c1/n1"], "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not 'c1/n1'"),
     (["register"], "register needs --cluster-id, --namespace, --dgd-name, --model, as a flag or in --file"),
     (
         ["register", *POOL[:6], "--model", "x" * 513, "--relay", "ftp://r"],
@@ -186,6 +188,9 @@ def test_each_command_gets_its_settings(monkeypatch: pytest.MonkeyPatch):
     assert served.settings.max_pools == 5
     assert exit_code("register", *POOL, "--capability=b", "--capability=a", "--capability=b") == 0
     assert registered.settings.registration.capabilities == ("a", "b"), "in canonical form"
+    asked = command(monkeypatch, "doctor", 1)
+    assert exit_code("doctor", "c1/n1/p1", "--url", "http://a") == 1
+    assert asked.settings == settings.DoctorSettings(url=("http://a",), keys=(PoolKey("c1", "n1", "p1"),))
 
 
 def test_warnings_of_the_agent_are_lines_of_its_log(
@@ -278,6 +283,17 @@ def test_without_the_server_extra_serve_says_how_to_install_it(package: str):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("package", ["kubernetes", "yaml"])
+def test_without_the_server_extra_serve_says_so_before_it_looks_for_clusters(package: str):
+    code = f"import sys; sys.modules['{package}'] = None; from discovery.cli import main; main(sys.argv[1:])"
+    words = ("serve", "--listen", "127.0.0.1:0", "--pool-discovery", "mcs", "--kubeconfig", "/no/such")
+    done = process(*words, code=code)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "discovery: serve needs the server extra: pip install 'pool-discovery[server]'\n",
+    )
+
+
 # ---- help
 
 
@@ -293,7 +309,7 @@ def test_the_program_lists_its_commands():
         assert [name for name in COMMANDS if not re.search(rf"\b{name} ", text)] == []
 
 
-@pytest.mark.parametrize("name", ["serve", "pools", "register"])
+@pytest.mark.parametrize("name", ["serve", "pools", "register", "doctor"])
 @pytest.mark.parametrize("word", ["--help", "-h"])
 def test_help_lists_every_flag_under_its_group_with_default_and_reason(name: str, word: str):
     text = help_of(name, word)
@@ -314,6 +330,13 @@ def test_help_lists_every_flag_under_its_group_with_default_and_reason(name: str
         assert ("Not built yet." in line) != flag.built
         assert "|".join(flag.choices) in line or flag.switch
         assert flag.short in line
+
+
+def test_the_help_of_doctor_says_how_a_pool_is_named():
+    text = help_of("doctor", "--help")
+    (argument,) = settings.arguments("doctor")
+    assert re.search(rf"│ KEY +{re.escape(argument.help)} Default: {argument.default}\.", text)
+    assert "cluster_id/namespace/dgd_name" in argument.help
 
 
 def test_help_is_given_whatever_else_is_wrong():
@@ -352,6 +375,8 @@ def offered(tmp_path: Path, *words: str) -> list[str]:
         (["pools", "--output", "j"], ["json"]),
         (["pools", "-o", "w"], ["wide"]),
         (["register", "--keep"], ["--keep-on-exit"]),
+        (["do"], ["doctor"]),
+        (["doctor", "--out"], ["--output"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
     ],
 )
@@ -363,6 +388,6 @@ def test_bash_offers_commands_flags_and_values(words: list[str], offers: list[st
 def test_there_is_a_script_for_each_shell_with_every_flag(shell: str):
     done = process("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
-    for name in ("serve", "pools", "register"):
+    for name in ("serve", "pools", "register", "doctor"):
         for flag in settings.flags(name):
             assert flag.name.removeprefix("--") in done.stdout

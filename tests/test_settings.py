@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from discovery import settings
 from discovery.errors import Misconfigured
-from discovery.model import Capacity, Location, Registration, Router
-from discovery.settings import Address, FlagInfo, PoolsSettings, RegisterSettings, ServeSettings
+from discovery.model import Capacity, Location, PoolKey, Registration, Router
+from discovery.registrations import key_path
+from discovery.settings import Address, DoctorSettings, FlagInfo, PoolsSettings, RegisterSettings, ServeSettings
 
 REDIS = ("--redis-url", "redis://127.0.0.1:6379/0")
 MCS = ("--pool-discovery", "mcs")
@@ -29,6 +30,10 @@ def pools(*words: str, **variables: str) -> PoolsSettings:
 
 def register(*words: str, **variables: str) -> RegisterSettings:
     return settings.read_register(words, variables)
+
+
+def doctor(*words: str, **variables: str) -> DoctorSettings:
+    return settings.read_doctor(words, variables)
 
 
 def refusal(read: Any, *words: str, **variables: str) -> str:
@@ -217,6 +222,7 @@ def test_the_environment_is_read_where_no_variables_are_passed(monkeypatch: pyte
     monkeypatch.setenv("DISCOVERY_MAX_POOLS", "3")
     monkeypatch.setenv("DISCOVERY_OUTPUT", "name")
     monkeypatch.setenv("DISCOVERY_DGD_NAME", "p2")
+    assert settings.read_doctor([]).output == "name"
     assert settings.read_serve([]).max_pools == 3
     assert settings.read_pools([]).output == "name"
     assert settings.read_register(POOL[:4] + POOL[6:]).registration.dgd_name == "p2"
@@ -269,8 +275,10 @@ def test_the_store_is_chosen_and_says_why(words: tuple[str, ...], variables: dic
 
 # ---- rules that hold for every flag
 
-EVERY_FLAG = [(command, flag) for command in ("serve", "pools", "register") for flag in settings.flags(command)]
-READERS = {"serve": serve, "pools": pools, "register": register}
+EVERY_FLAG = [
+    (command, flag) for command in ("serve", "pools", "register", "doctor") for flag in settings.flags(command)
+]
+READERS = {"serve": serve, "pools": pools, "register": register, "doctor": doctor}
 every_flag = pytest.mark.parametrize(("command", "flag"), EVERY_FLAG, ids=lambda x: x if isinstance(x, str) else x.name)
 
 
@@ -323,6 +331,7 @@ WORDS = [
     (pools, ("-o=",), "--output has an empty value: give one, or leave the flag out"),
     (pools, ("--output", "xml"), "--output must be table, wide, json, yaml or name, not 'xml'"),
     (pools, ("--watch=perhaps",), "--watch must be true or false, not 'perhaps'"),
+    (pools, ("c/n/d",), "an argument at the start is not expected here: every value belongs to a flag"),
 ]  # fmt: skip
 
 
@@ -674,7 +683,7 @@ def test_what_comes_later_is_refused_as_not_built_yet(words: tuple[str, ...], va
     assert refusal(serve, *words, **variables) == said
 
 
-@pytest.mark.parametrize(("read", "words"), [(pools, ()), (register, POOL)])
+@pytest.mark.parametrize(("read", "words"), [(pools, ()), (register, POOL), (doctor, ("c/n/d",))])
 def test_a_token_for_a_service_is_not_built_yet(read: Any, words: tuple[str, ...]):
     assert refusal(read, *words, "--token-path", "t") == "--token-path is not built yet"
     assert refusal(read, *words, DISCOVERY_TOKEN_PATH="t") == "DISCOVERY_TOKEN_PATH is not built yet"
@@ -706,7 +715,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("name", "warning"), UNKNOWN)
 def test_an_unknown_variable_is_ignored_with_one_warning_that_names_the_nearest(name: str, warning: str):
-    for read in (serve, pools, lambda **variables: register(*POOL, **variables)):
+    for read in (serve, pools, doctor, lambda **variables: register(*POOL, **variables)):
         assert [text.removesuffix(text[len(warning) :]) for text in read(**{name: "x"}).warnings] == [warning]
         assert read(**{name: ""}).warnings == ()
 
@@ -778,7 +787,67 @@ def test_pools_from_variables():
 )
 def test_a_bad_url_of_a_service_is_refused(url: str, said: str):
     assert refusal(pools, "--url", url) == said
+    assert refusal(doctor, "--url", url) == said
     assert refusal(register, *POOL, "--url", url) == said
+
+
+# ---- discovery doctor
+
+
+def test_doctor_without_words_asks_about_every_pool():
+    assert doctor() == DoctorSettings(url=("http://127.0.0.1:8080",), keys=(), output="table")
+
+
+DOCTOR_VALUES = [
+    (("c1/n1/p1",), "keys", (PoolKey("c1", "n1", "p1"),)),
+    (("c1/n1/p1", "-o", "json", "c2/n2/p2"), "keys", (PoolKey("c1", "n1", "p1"), PoolKey("c2", "n2", "p2"))),
+    (("-ojson", "c/n/p"), "output", "json"),
+    (("eu%2Fwest/a%20b/%C3%A9%25",), "keys", (PoolKey("eu/west", "a b", "é%"),)),
+    (("%2Dc/n/%2e%2E.",), "keys", (PoolKey("-c", "n", "..."),)),
+    (("c=1/n+2/p",), "keys", (PoolKey("c=1", "n+2", "p"),)),
+    (("KEY/KEY/KEY",), "keys", (PoolKey("KEY", "KEY", "KEY"),)),
+    (("--url", "http://a:1,https://b/x/"), "url", ("http://a:1", "https://b/x")),
+    (("--output", "wide"), "output", "wide"),
+]
+
+
+@pytest.mark.parametrize(("words", "field", "value"), DOCTOR_VALUES)
+def test_doctor_values(words: tuple[str, ...], field: str, value: Any):
+    assert getattr(doctor(*words), field) == value
+
+
+def test_doctor_from_variables_which_name_no_pools():
+    read = doctor(DISCOVERY_URL="http://a", DISCOVERY_OUTPUT="name", DISCOVERY_KEYS="c/n/p")
+    assert (read.url, read.output, read.keys) == (("http://a",), "name", ())
+    (warning,) = read.warnings
+    assert warning.startswith("the variable DISCOVERY_KEYS is unknown and ignored")
+
+
+@given(st.lists(st.tuples(*[st.text("ab/%~+=.é -", min_size=1).map(lambda t: f"x{t}x")] * 3).map(PoolKey._make)))
+def test_keys_are_read_as_paths_write_them(keys: list[PoolKey]):
+    assert doctor(*map(key_path, keys)).keys == tuple(keys)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("c/n",), "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not 'c/n'"),
+        (("c/n/p/x",), "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not 'c/n/p/x'"),
+        (("c/n/p", "c"), "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not 'c'"),
+        (("",), "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not ''"),
+        (("c//p",), "KEY is wrong: namespace must have 1 to 253 characters, has 0, not 'c//p'"),
+        (("%FF/n/p",), "KEY is wrong: the percent-encoded bytes are not UTF-8, not '%FF/n/p'"),
+        (("c/n/p%0A",), "KEY is wrong: dgd_name must not contain control characters, not 'c/n/p%0A'"),
+        (("c/n/\udcff",), "KEY is not UTF-8 text"),
+        (("http://u:Zq9@h/n",), "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name"),
+        (("-c/n/p",), "unknown flag -c: --help lists the flags"),
+        (("--keys", "c/n/p"), "unknown flag --keys: --help lists the flags"),
+        (("c/n/p", "--watch"), "unknown flag --watch: --help lists the flags"),
+        (("--output", "xml"), "--output must be table, wide, json, yaml or name, not 'xml'"),
+    ],
+)
+def test_what_names_no_pool_is_refused(words: tuple[str, ...], said: str):
+    assert refusal(doctor, *words) == said
 
 
 # ---- discovery register
