@@ -229,9 +229,11 @@ class ApiServer:
     def fault(
         self, kind: str, verbs: Iterable[str] = ("list", "watch", "get"), times: int | None = None, **options: Any
     ) -> None:
-        """Answer wrongly: ``status`` (``code``, ``retry_after``), ``html``, ``json`` (``body``), ``truncate``,
-        ``hang``, ``reset``, ``end`` (a watch that ends at once), ``silent`` (a watch that never writes), ``lines``
-        (a watch that writes ``lines`` and ends)."""
+        """Answer wrongly.
+
+        ``status`` (``code``, ``retry_after``, ``message``), ``html`` (``code``), ``json`` (``body``), ``truncate``,
+        ``hang``, ``reset``; and watches alone: ``end`` at once, ``silent`` for ever, ``lines`` (``lines``) and an end.
+        """
         self._faults.append(Fault(kind, verbs, times, options))
 
     def heal(self) -> None:
@@ -474,13 +476,10 @@ class ApiServer:
         loop = asyncio.get_running_loop()
         lasts = float(watch.query.get("timeoutSeconds") or 1800)
         timers = [loop.call_later(lasts * self.second, watch.end)]
-        if watch.takes_bookmarks:
-            at = self.bookmark_secs
-            while at < lasts - LAST_BOOKMARK_BEFORE_END_SECS and len(timers) < 1000:
-                timers.append(loop.call_later(at * self.second, self._bookmark, watch))
-                at += self.bookmark_secs
-            last = max(0.0, lasts - LAST_BOOKMARK_BEFORE_END_SECS)
-            timers.append(loop.call_later(last * self.second, self._bookmark, watch))
+        last = lasts - LAST_BOOKMARK_BEFORE_END_SECS
+        if watch.takes_bookmarks and last > 0:
+            times = [last, *(n * self.bookmark_secs for n in range(1, min(1000, int(last / self.bookmark_secs) + 1)))]
+            timers += [loop.call_later(at * self.second, self._bookmark, watch) for at in times]
         return timers
 
     def _bookmark(self, watch: Watch, annotations: dict[str, str] | None = None) -> None:
