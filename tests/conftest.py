@@ -8,7 +8,6 @@ import pytest
 
 from tests.live.redis_server import KINDS, RedisServer
 
-
 # A shell starts what it puts into the background with SIGINT ignored, and every process below inherits that: scripts
 # under test could not be interrupted. A handler here is the default again in whatever is started from here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
