@@ -204,6 +204,7 @@ def _from_words(flags: Sequence[Flag], words: Sequence[str]) -> dict[str, tuple[
         flag = by_name.get(name)
         if flag is None and arguments is not None and not name.startswith("-"):
             found.setdefault(arguments.field, (arguments.name, []))[1].append(name)
+            previous = arguments.name
             continue
         if flag is None:
             raise Misconfigured(_unexpected(name, previous, by_name))

@@ -835,6 +835,8 @@ def test_keys_are_read_as_paths_write_them(keys: list[PoolKey]):
         (("c/n/p/x",), "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not 'c/n/p/x'"),
         (("c/n/p", "c"), "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not 'c'"),
         (("",), "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not ''"),
+        (("KEY",), "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not 'KEY'"),
+        (("c/n/p", "--", "-c/n/p"), "an argument after KEY is not expected here: every value belongs to a flag"),
         (("c//p",), "KEY is wrong: namespace must have 1 to 253 characters, has 0, not 'c//p'"),
         (("%FF/n/p",), "KEY is wrong: the percent-encoded bytes are not UTF-8, not '%FF/n/p'"),
         (("c/n/p%0A",), "KEY is wrong: dgd_name must not contain control characters, not 'c/n/p%0A'"),
