@@ -5,6 +5,7 @@ paths and deadlines, nothing of slices.
 """
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -181,7 +182,7 @@ class ClusterConnection:
             case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
                 return Failure("tls", f"{where} refuses to speak TLS with us: {getattr(error, 'strerror', '')}")
             case aiohttp.ClientConnectorError(os_error=reason):
-                return Failure("unreachable", f"{where} cannot be reached: {reason.strerror or type(reason).__name__}")
+                return Failure("unreachable", f"{where} cannot be reached: {_strerror(reason)}")
             case TimeoutError():
                 return Failure("silent", f"{where} did not answer in time")
             case _:
@@ -216,6 +217,11 @@ class _Transport:
 def open_contexts(kubeconfig: str | None, contexts: tuple[str, ...]) -> list[ClusterConnection]:
     """The clusters to watch, in the order given; nothing is asked yet. Raises ``Misconfigured``."""
     return [ClusterConnection(cluster) for cluster in find_clusters(kubeconfig, contexts)]
+
+
+def _strerror(error: OSError) -> str:
+    # asyncio puts a sentence of its own in the place of the system's.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else type(error).__name__
 
 
 def _told(error: Exception) -> str:

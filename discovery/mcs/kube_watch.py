@@ -75,7 +75,7 @@ class Watch:
         self._dice = dice
         self._on_skipped = on_skipped
         self._settled = False
-        self._told = False
+        self._well = False
         self._fruitless = 0
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -89,25 +89,23 @@ class Watch:
                 async with aclosing(self._request()) as events:
                     async for event in events:
                         yield event
-                brief = loop.time() - began_at < self._pace.settle_secs
-                if brief and not self._told:
+                if not self._well:
                     failing = Failing("brief", f"{self._connection.name}: the watch ended as soon as it began")
             except _Silent:
-                brief = False
+                pass  # replaced at once; should that fail too, it is told then
             except Failure as error:
-                brief = not self._told
                 failing = Failing(error.kind, error.detail)
                 wait = getattr(error, "wait_secs", None) or 0.0
-            if not brief:
+            if self._well:
                 backoff.reset()
             if failing is not None:
                 yield failing
-            if brief or failing is not None:
+            if failing is not None or loop.time() - began_at < self._pace.settle_secs:
                 await asyncio.sleep(max(wait, backoff.next()))
 
     async def _request(self) -> AsyncGenerator[Event, None]:
         """One request, from its opening to its end. Raises ``Failure``, ``_Silent`` or ``Gone``."""
-        self._settled = self._told = False
+        self._settled = self._well = False
         try:
             async with (
                 self._connection.open(self._target.path, self._query(), f"watch {self._target.what}") as response,
@@ -145,7 +143,7 @@ class Watch:
         except TimeoutError:
             if self._settled:
                 raise self._fruitless_end(_Silent()) from None
-            chunk = None
+            self._well, chunk = True, None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._connection.broken(error) from None
         self._settled = True
@@ -156,7 +154,7 @@ class Watch:
             event = decode_event(line)
             if event.type == "ERROR":
                 raise self._refused(decode_status(event.object))
-            self._told, self._fruitless = True, 0
+            self._well, self._fruitless = True, 0
             match event.type:
                 case "ADDED" | "MODIFIED":
                     return self._applied(event.object)

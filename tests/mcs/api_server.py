@@ -113,12 +113,27 @@ class Watch:
 
 
 class Client:
-    """The other side of one connection."""
+    """The other side of one connection; ``gone`` is done when it has closed, be it only its own half."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
         self.write = writer.write
-        self.gone = asyncio.ensure_future(writer.wait_closed())
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        tell_end, tell_error = reader.feed_eof, reader.set_exception
+
+        def feed_eof() -> None:
+            tell_end()
+            self._go()
+
+        def set_exception(error: Exception) -> None:
+            tell_error(error)
+            self._go()
+
+        reader.feed_eof, reader.set_exception = feed_eof, set_exception  # type: ignore[method-assign]
+
+    def _go(self) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
 
 
 class ApiServer:
@@ -266,7 +281,7 @@ class ApiServer:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
-        client = Client(writer)
+        client = Client(reader, writer)
         try:
             while (request := await read_request(reader)) is not None and await self._answer(request, client):
                 await writer.drain()
@@ -274,7 +289,6 @@ class ApiServer:
             pass
         finally:
             self._connections.discard(task)
-            client.gone.cancel()
             writer.transport.abort()
 
     async def _answer(self, request: Request, client: Client) -> bool:
