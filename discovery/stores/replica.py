@@ -7,7 +7,6 @@ together with completeness. Knows nothing of Kubernetes, HTTP, or which store it
 
 import asyncio
 import contextlib
-import heapq
 import itertools
 import logging
 import time
@@ -22,6 +21,8 @@ from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
 from discovery.registrations import Heartbeat
 from discovery.stores import Deleted, Event, Health, Listed, Put, Remaining, Store
+from discovery.stores.alarms import Alarms
+from discovery.stores.epochs import Epochs
 from discovery.stores.holds import Holds
 
 log = logging.getLogger(__name__)
@@ -30,10 +31,8 @@ CONFIRMED_FOR_SECS = 2.0
 REFUSED_FOR_SECS = 2.0
 QUESTION_PAUSE_SECS = 0.02
 QUESTION_KEYS = 1000
-ASK_AFTER_SECS = 0.01
 VOID_PAUSE_SECS = 0.2
 REMEMBER_DELETED_SECS = 10.0
-REMEMBER_EPOCHS = 100
 
 Change = tuple[PoolKey, Registration | None]
 
@@ -90,14 +89,11 @@ class Replica:
         self._entries: dict[PoolKey, Entry] = {}
         self._deleted: OrderedDict[PoolKey, tuple[str, int, float]] = OrderedDict()
         self._overdue: dict[PoolKey, float] = {}
-        self._alarms: list[tuple[float, int, PoolKey]] = []
-        self._alarm_wake = asyncio.Event()
+        self._alarms = Alarms()
         self._answering = asyncio.Event()
         self._numbers = itertools.count(1)
         self._holds = Holds(lease_secs)
-        self._epoch: str | None = None
-        self._epoch_known_at = float("-inf")
-        self._past_epochs: OrderedDict[str, None] = OrderedDict()
+        self._epochs = Epochs()
         self._confirmed_at = float("-inf")
         self._settling: str | None = None
         self._listed = False
@@ -229,9 +225,12 @@ class Replica:
 
     def _confirm(self, health: Health) -> bool:
         """The store was read: its epoch and revision are known as of when they were asked for. False: of the past."""
-        if not self._adopt(health):
-            return False
         now = self._clock()
+        life = self._epochs.adopt(health, now)
+        if life == "past":
+            return False
+        if life == "new":
+            self._lost("the store has a new epoch: it was emptied, or a replica noticed a loss")
         silent_secs = health.asked_at - self._confirmed_at
         self._confirmed_at = max(self._confirmed_at, health.asked_at)
         self._settling = health.settling
@@ -259,24 +258,6 @@ class Replica:
         except Unavailable as error:
             self._failed(error)
 
-    def _adopt(self, health: Health) -> bool:
-        """Take the store's epoch from what was asked of it; a new one after another is a loss of data.
-
-        False for an answer of the past. Nobody can tell of two epochs which one is newer, so an answer counts only if
-        its question was sent after the present epoch was known; writes and announcements never bring a new one.
-        """
-        if health.epoch == self._epoch:
-            return True
-        if health.asked_at < self._epoch_known_at or health.epoch in self._past_epochs:
-            return False
-        if self._epoch is not None:
-            self._past_epochs[self._epoch] = None
-            while len(self._past_epochs) > REMEMBER_EPOCHS:
-                self._past_epochs.popitem(last=False)
-            self._lost("the store has a new epoch: it was emptied, or a replica noticed a loss")
-        self._epoch, self._epoch_known_at = health.epoch, self._clock()
-        return True
-
     def _lost(self, reason: str) -> None:
         log.warning("the store may have lost data, pools stay for %g s: %s", self._lease_secs, reason)
         self._holds.lost(self._clock(), reason)
@@ -293,7 +274,7 @@ class Replica:
         registration: Registration | None = None,
     ) -> None:
         """The pool is ``value`` as of ``revision``, unless something newer is known."""
-        if epoch in self._past_epochs or self._newer_known(key, epoch, revision):
+        if self._epochs.is_past(epoch) or self._newer_known(key, epoch, revision):
             return
         entry = self._entries.get(key)
         changes: list[Change] = []
@@ -304,7 +285,7 @@ class Replica:
             changes.append((key, registration))
         if entry is None:
             entry = self._entries[key] = Entry(value, epoch, revision)
-            self._set_alarm(entry, key, ends_at)
+            self._alarms.set(entry, key, ends_at)
         elif changes:
             self._note_alternation(key, entry, value)
             entry.value = value
@@ -324,7 +305,7 @@ class Replica:
         return deleted is not None and deleted[0] == epoch and deleted[1] >= revision
 
     def _apply_deleted(self, event: Deleted) -> None:
-        if event.epoch in self._past_epochs or self._newer_known(event.key, event.epoch, event.revision):
+        if self._epochs.is_past(event.epoch) or self._newer_known(event.key, event.epoch, event.revision):
             return
         now = self._clock()
         self._deleted[event.key] = (event.epoch, event.revision, now)
@@ -349,7 +330,7 @@ class Replica:
                     changes.append(change)
         for key, entry in self._entries.items():
             if key not in listed.items and not (entry.epoch == health.epoch and entry.revision > health.revision):
-                self._set_alarm(entry, key, now)
+                self._alarms.set(entry, key, now)
         if not self._listed:
             self._listed = True
             changes = [*self._early.items(), *changes]
@@ -366,7 +347,7 @@ class Replica:
             change = (key, registration)
             if entry is None:
                 entry = self._entries[key] = Entry(value, health.epoch, health.revision)
-                self._set_alarm(entry, key, ends_at)
+                self._alarms.set(entry, key, ends_at)
             entry.value = value
         entry.epoch, entry.revision, entry.touched = health.epoch, health.revision, next(self._numbers)
         entry.ends_at = max(entry.ends_at, ends_at)
@@ -407,54 +388,26 @@ class Replica:
 
     # ---- the ends of leases
 
-    def _set_alarm(self, entry: Entry, key: PoolKey, at: float) -> None:
-        """Ask about this lease just after ``at``; an alarm that was set before for the same pool is void."""
-        entry.ends_at, entry.alarm = at, next(self._numbers)
-        heapq.heappush(self._alarms, (at + ASK_AFTER_SECS, entry.alarm, key))
-        if self._alarms[0][1] == entry.alarm:
-            self._alarm_wake.set()
-
     async def _ask_about_ends(self) -> None:
         while True:
             await self._answering.wait()
-            due = self._due(self._clock())
+            due = self._alarms.due(self._entries, self._clock())
             if due:
                 batches = [due[start : start + QUESTION_KEYS] for start in range(0, len(due), QUESTION_KEYS)]
                 await asyncio.gather(*map(self._ask, batches))
                 await asyncio.sleep(QUESTION_PAUSE_SECS)
             else:
-                await self._next_alarm()
-
-    async def _next_alarm(self) -> None:
-        self._alarm_wake.clear()
-        pause = self._alarms[0][0] - self._clock() if self._alarms else None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if pause is None else max(0.0, pause)):
-                await self._alarm_wake.wait()
-
-    def _due(self, now: float) -> list[PoolKey]:
-        """The pools whose lease seems to be over; alarms of pools that were renewed meanwhile are set anew."""
-        due: dict[PoolKey, None] = {}
-        while self._alarms and self._alarms[0][0] <= now:
-            _, alarm, key = heapq.heappop(self._alarms)
-            entry = self._entries.get(key)
-            if entry is None or entry.alarm != alarm:
-                continue
-            if entry.ends_at > now:
-                self._set_alarm(entry, key, entry.ends_at)
-            else:
-                due[key] = None
-        return list(due)
+                await self._alarms.next(self._clock())
 
     async def _ask(self, due: list[PoolKey]) -> None:
-        epoch, mark, asked_at = self._epoch, next(self._numbers), self._clock()
+        epoch, mark, asked_at = self._epochs.present, next(self._numbers), self._clock()
         try:
             answer = await self._store.remaining(due)
         except Unavailable as error:
             self._failed(error)
             self._ask_again(due, self._clock())
             return
-        if answer.epoch != epoch or self._epoch != epoch:
+        if answer.epoch != epoch or self._epochs.present != epoch:
             self._ask_again(due, self._clock() + VOID_PAUSE_SECS)
             return
         self._judge(due, answer, mark, asked_at)
@@ -462,7 +415,7 @@ class Replica:
     def _ask_again(self, due: list[PoolKey], at: float) -> None:
         for key in due:
             if (entry := self._entries.get(key)) is not None:
-                self._set_alarm(entry, key, max(at, entry.ends_at))
+                self._alarms.set(entry, key, max(at, entry.ends_at))
 
     def _judge(self, due: list[PoolKey], answer: Remaining, mark: int, asked_at: float) -> None:
         now = self._clock()
@@ -475,16 +428,16 @@ class Replica:
             if entry is None:
                 continue
             if entry.touched > mark:
-                self._set_alarm(entry, key, entry.ends_at)
+                self._alarms.set(entry, key, entry.ends_at)
             elif left is not None:
                 self._overdue.pop(key, None)
-                self._set_alarm(entry, key, asked_at + left)
+                self._alarms.set(entry, key, asked_at + left)
             elif acts_at_once or self._holds.acts_at(now, self._overdue.setdefault(key, readable_secs)):
                 del self._entries[key]
                 self._overdue.pop(key, None)
                 changes.append((key, None))
             else:
-                self._set_alarm(entry, key, self._held_until(now, self._overdue[key]))
+                self._alarms.set(entry, key, self._held_until(now, self._overdue[key]))
         if changes or held != len(self._overdue):
             self._publish(changes)
 

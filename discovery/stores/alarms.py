@@ -1,0 +1,61 @@
+"""When to ask the store about which lease: one alarm per pool, in a heap, so that a renewal costs nothing here.
+
+An alarm is for a question, never a verdict. A renewal only moves the entry's ``ends_at``; the alarm that was set before
+finds that out when it goes off, and is set anew.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+from collections.abc import Mapping
+from typing import Protocol
+
+from discovery.model import PoolKey
+
+ASK_AFTER_SECS = 0.01
+
+
+class Leased(Protocol):
+    """Something under a lease. ``alarm`` names its one valid alarm."""
+
+    ends_at: float
+    alarm: int
+
+
+class Alarms:
+    """The alarms of all leases; times are of the clock that the caller uses throughout."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, PoolKey]] = []
+        self._numbers = itertools.count(1)
+        self._wake = asyncio.Event()
+
+    def set(self, lease: Leased, key: PoolKey, at: float) -> None:
+        """Ask about this lease just after ``at``; an alarm that was set before for the same pool is void."""
+        lease.ends_at, lease.alarm = at, next(self._numbers)
+        heapq.heappush(self._heap, (at + ASK_AFTER_SECS, lease.alarm, key))
+        if self._heap[0][1] == lease.alarm:
+            self._wake.set()
+
+    def due(self, leases: Mapping[PoolKey, Leased], now: float) -> list[PoolKey]:
+        """The pools whose lease seems to be over; alarms of pools that were renewed meanwhile are set anew."""
+        found: list[PoolKey] = []
+        while self._heap and self._heap[0][0] <= now:
+            _, alarm, key = heapq.heappop(self._heap)
+            lease = leases.get(key)
+            if lease is None or lease.alarm != alarm:
+                continue
+            if lease.ends_at > now:
+                self.set(lease, key, lease.ends_at)
+            else:
+                found.append(key)
+        return found
+
+    async def next(self, now: float) -> None:
+        """Wait for the first alarm, or for one that is set before it."""
+        self._wake.clear()
+        pause = max(0.0, self._heap[0][0] - now) if self._heap else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
