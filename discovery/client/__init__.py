@@ -15,7 +15,9 @@ import os
 from collections.abc import Iterable
 from typing import Self
 
+from discovery.client import diagnosis
 from discovery.client.answers import NoAnswer
+from discovery.client.diagnosis import Diagnosis, Explanation
 from discovery.client.follow import Pools
 from discovery.client.heartbeat import Heartbeat, delete
 from discovery.client.service import Pairs, Service, path_of, target
@@ -24,7 +26,16 @@ from discovery.client.transport import Connections, Request
 from discovery.errors import Unavailable
 from discovery.model import PoolKey, Registration
 
-__all__ = ["Client", "Heartbeat", "NoAnswer", "Pools", "RouterSnapshot", "Snapshot"]
+__all__ = [
+    "Client",
+    "Diagnosis",
+    "Explanation",
+    "Heartbeat",
+    "NoAnswer",
+    "Pools",
+    "RouterSnapshot",
+    "Snapshot",
+]
 
 LIST_SECS = 30.0
 
@@ -92,6 +103,14 @@ class Client:
         Fine when it is not there. End heartbeats of the pool first: the next one would register it anew.
         """
         await delete(self._connections, key, instance_id)
+
+    async def explain(self, keys: Iterable[PoolKey] = ()) -> Diagnosis:
+        """Why these pools are or are not listed, as one server knows it now; without keys every pool that it knows."""
+        bodies = []
+        for query in diagnosis.queries(keys):
+            request = Request("GET", target(path_of("status"), query))
+            bodies.append((await self._connections.request(request, deadline_secs=LIST_SECS)).body)
+        return diagnosis.read(bodies)
 
     async def routers(self) -> RouterSnapshot:
         """The Global Routers as one server has them now."""

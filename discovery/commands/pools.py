@@ -5,12 +5,10 @@ cells are whole, so that ``grep`` and ``awk`` see everything. What is wrong goes
 """
 
 import asyncio
-import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
@@ -23,11 +21,11 @@ from discovery.errors import Rejected, Unavailable
 from discovery.logs import one_line
 from discovery.model import Capacity, Listing
 from discovery.settings import PoolsSettings
+from discovery.yaml_text import yaml_lines
 
 INCOMPLETE = "the list is not complete: pools may be missing"
 REDRAW_SECS = 0.1
 LOOK_AGAIN_SECS = 1.0
-LONGEST_IMPLICIT_KEY = 1000
 SHORTEST_COLUMN = 3
 
 
@@ -235,46 +233,7 @@ def _json(snapshot: Snapshot) -> str:
 
 def _yaml(snapshot: Snapshot) -> str:
     body = msgspec.to_builtins(_Body(snapshot.complete, snapshot.pools))
-    return "".join(f"{line}\n" for line in _yaml_lines(body))
-
-
-def _yaml_lines(value: dict[str, Any] | list[Any] | tuple[Any, ...]) -> Iterator[str]:
-    """Block YAML whose strings are all in double quotes, so that no name is ever read as a number or as ``no``."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _yaml_pair(_yaml_scalar(name), item)
-        return
-    for item in value:
-        if isinstance(item, dict | list | tuple) and item:
-            first, *others = _yaml_lines(item)
-            yield from (f"- {first}", *(f"  {line}" for line in others))
-        else:
-            yield f"- {_yaml_scalar(item)}"
-
-
-def _yaml_pair(key: str, item: Any) -> Iterator[str]:
-    nested = isinstance(item, dict | list | tuple) and bool(item)
-    if len(key) > LONGEST_IMPLICIT_KEY:  # YAML reads a key before its colon only up to 1024 characters
-        yield f"? {key}"
-        yield f": {_yaml_scalar(item)}"
-        return
-    yield f"{key}:" if nested else f"{key}: {_yaml_scalar(item)}"
-    if nested:
-        yield from (f"  {line}" for line in _yaml_lines(item))
-
-
-def _yaml_scalar(value: Any) -> str:
-    if isinstance(value, float):
-        mantissa, exponent, power = repr(value).partition("e")
-        return (mantissa if "." in mantissa else f"{mantissa}.0") + exponent + power
-    if not isinstance(value, str):
-        return json.dumps(value)
-    return "".join(c if c.isprintable() else _yaml_escape(c) for c in json.dumps(value, ensure_ascii=False))
-
-
-def _yaml_escape(character: str) -> str:
-    code = ord(character)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return "".join(f"{line}\n" for line in yaml_lines(body))
 
 
 def _names(snapshot: Snapshot) -> str:

@@ -63,7 +63,7 @@ class Service(msgspec.Struct, frozen=True):
     rate_limit: RateLimit
     stage: Callable[[], tuple[str, str]]
     status: Callable[[], dict[str, Any]]
-    explain: Callable[[Sequence[PoolKey] | None], list[Explanation]]
+    explain: Callable[[Sequence[PoolKey] | None, str | None], list[Explanation]]
     lease_duration_secs: Number
     heartbeat_interval_secs: Number
     max_body_bytes: int
@@ -332,7 +332,8 @@ class _Status:
         asked = _parameters(scope["query_string"], ("pool",)).get("pool")
         status = self._service.status()
         if asked is not None:
-            status["explained"] = self._service.explain(None if "*" in asked else [_named(path) for path in asked])
+            keys = None if "*" in asked else [_named(path) for path in asked]
+            status["explained"] = self._service.explain(keys, self._service.replica.incomplete())
         await answer(send, 200, [JSON, NO_CACHE], encode_json(status))
 
 

@@ -157,6 +157,17 @@ _REQUEST_HEADERS: dict[str, Part] = {
         "schema": {"type": "string", "minLength": 1},
         "example": "relay-7d9f",
     },
+    "pool": {
+        "name": "pool",
+        "in": "query",
+        "description": "Explain why this pool is or is not listed. `cluster_id/namespace/dgd_name`, each part "
+        "percent-encoded by itself, as in paths, and the whole once more as part of the query; or `*` for every pool "
+        "that any side knows. May be given several times.",
+        "style": "form",
+        "explode": True,
+        "schema": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
+        "example": ["us-east-1/prod/llama-70b"],
+    },
 }
 
 

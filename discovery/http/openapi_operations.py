@@ -236,7 +236,12 @@ def get_status() -> Part:
         "operationId": "getStatus",
         "tags": ["operation"],
         "summary": "The state of this replica, for people and for diagnosis",
-        "responses": {"200": _json("The state.", "Status", None, "Cache-Control"), **errors()},
+        "description": "With `pool` also why those pools are or are not listed: what `discovery doctor` asks for.",
+        "parameters": [reference("parameters", "pool")],
+        "responses": {
+            "200": _json("The state.", "Status", None, "Cache-Control"),
+            **errors(BadRequest="An unknown query parameter, a `pool` that names none, or no HTTP."),
+        },
     }
 
 

@@ -134,11 +134,11 @@ class Status(msgspec.Struct, frozen=True):
     connections: int
     requests_in_flight: int
     event_loop_lag_secs: float
+    counters: Annotated[dict[str, float], Meta(description="The counters of `/metrics` under their short names.")]
     explained: Annotated[
         tuple[Explanation, ...] | UnsetType,
-        Meta(description="Why the pools that were asked for are or are not listed."),
-    ]
-    counters: Annotated[dict[str, float], Meta(description="The counters of `/metrics` under their short names.")]
+        Meta(description="Why the pools of `pool` are or are not listed; only where that was given."),
+    ] = UNSET
 
 
 _KEY: Schema = {
@@ -186,6 +186,19 @@ _LAID_OVER: dict[str, Schema] = {
         "latitude": {"minimum": -90, "maximum": 90},
         "longitude": {"minimum": -180, "maximum": 180},
     },
+    "Explanation": {
+        **_KEY,
+        "listed": {"description": "Whether routers see it."},
+        "registered": {"description": "Whether a registration of it lives."},
+        "ready": {
+            "description": "Whether a relay of it is known that can be used; null where addresses come with the "
+            "registrations."
+        },
+        "frontends": {"description": "How many frontends are listed."},
+        "cause": {"description": "The likely cause, in one word; others may be added."},
+        "text": {"description": "The likely cause and what to do, in one line."},
+        "facts": {"description": "What each side knows, one line each."},
+    },
     "Router": {"url": {"description": "Where the router answers."} | URL},
     "Accepted": {
         "lease_duration_secs": {
@@ -198,6 +211,7 @@ _LAID_OVER: dict[str, Schema] = {
 }
 _DESCRIPTIONS = {
     "Registration": "What a relay says of its pool. Unknown fields are ignored.",
+    "Explanation": "Why one pool is or is not listed, and what each side knows of it.",
     "Listing": (
         "One pool as routers see it. Lists and objects are always there; `instance_id` only where one was registered."
     ),

@@ -140,13 +140,14 @@ class Lists:
             for key, state in sorted(self._join.one_sided.items())
         ]
 
-    def explain(self, keys: Iterable[PoolKey] | None) -> list[Explanation]:
-        """Why these pools are or are not listed; None asks for every pool that any side knows."""
-        self._evidence = None
-        evidence, members = self._evidence_now(), self._pools.everything.members
-        known = {*self._join.registrations, *(key for view in self._views or () for key in view.slices.pool_keys())}
+    def explain(self, keys: Iterable[PoolKey] | None, store_trouble: str | None = None) -> list[Explanation]:
+        """Why these pools are or are not listed; None asks for every pool that any side knows.
+
+        ``store_trouble`` is why registrations may be missing.
+        """
+        evidence, members = self._gathered(store_trouble), self._pools.everything.members
         found = []
-        for key in sorted(known) if keys is None else keys:
+        for key in sorted(evidence.pools()) if keys is None else keys:
             member = members.get(key)
             found.append(
                 evidence.explain(key, listed=member is not None, frontends=len(member.entry.frontends) if member else 0)
@@ -208,13 +209,18 @@ class Lists:
 
     def _evidence_now(self) -> Evidence:
         if self._evidence is None:
-            views = self._views or ()
-            self._evidence = Evidence(
-                self._join.registrations,
-                [state for view in views for state in view.slices.services()],
-                self._names,
-                local_cluster_ids=[view.cluster_id for view in views if view.cluster_id],
-                troubles=[text for view in views for text in (view.incomplete(), view.warning) if text],
-                refused=[notice.text for view in views for notice in view.slices.refused()],
-            )
+            self._evidence = self._gathered()
         return self._evidence
+
+    def _gathered(self, store_trouble: str | None = None) -> Evidence:
+        views = self._views or ()
+        return Evidence(
+            self._join.registrations,
+            [state for view in views for state in view.slices.services()],
+            self._names if self._views is not None else None,
+            local_cluster_ids=[view.cluster_id for view in views if view.cluster_id],
+            troubles=[reason for view in views if (reason := view.incomplete())],
+            warnings=[view.warning for view in views if view.warning],
+            refused=[notice for view in views for notice in view.slices.refused()],
+            store_trouble=store_trouble,
+        )

@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from discovery.client import Snapshot
 from discovery.client.snapshot import read_pools
 from discovery.commands import pools as command
+from discovery.yaml_text import yaml_lines
 from tests.commands.program import on_terminal, ran, started
 from tests.fake_service import Canned, FakeService, listing, until
 from tests.live.signs import free_port
@@ -261,7 +262,7 @@ values = st.recursive(
 
 @given(st.dictionaries(texts, values, max_size=5))
 def test_whatever_is_written_as_yaml_reads_back_the_same(value: dict[str, Any]) -> None:
-    text = "".join(f"{line}\n" for line in command._yaml_lines(value)) or "{}"
+    text = "".join(f"{line}\n" for line in yaml_lines(value)) or "{}"
     assert yaml.safe_load(text) == value
 
 
