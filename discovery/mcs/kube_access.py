@@ -163,15 +163,20 @@ def _content(path: str) -> dict[str, Any]:
 
 
 def _entry(content: dict[str, Any], kind: str, name: object) -> dict[str, Any]:
-    for entry in content[kind]:
-        if entry["name"] == name and isinstance(entry[kind[:-1]].value, dict):
-            return dict(entry[kind[:-1]].value)
+    for known, value in _entries(content, kind):
+        if known == name and isinstance(value, dict):
+            return value
     flag = f"--kube-context {name}: " if kind == "contexts" else ""
     raise Misconfigured(f"{flag}the kubeconfig has no {kind[:-1]} {name!r}; it has {_names(content, kind)}")
 
 
 def _names(content: dict[str, Any], kind: str) -> str:
-    return ", ".join(str(entry["name"]) for entry in content[kind]) or "none"
+    return ", ".join(str(name) for name, _ in _entries(content, kind)) or "none"
+
+
+def _entries(content: dict[str, Any], kind: str) -> list[tuple[object, object]]:
+    entries = [entry.value for entry in content[kind]]
+    return [(entry.get("name"), entry.get(kind[:-1])) for entry in entries if isinstance(entry, dict)]
 
 
 def _access(configuration: Configuration) -> Access:

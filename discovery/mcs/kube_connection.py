@@ -93,17 +93,17 @@ class ClusterConnection:
             await transport.close()
 
     async def _answer(self, target: str) -> "tuple[_Transport, aiohttp.ClientResponse]":
-        sent_at = asyncio.get_running_loop().time()
-        transport, response = await self._send(target)
+        access, transport = await self._current()
+        response = await self._send(target, access, transport)
         if response.status != 401:
             return transport, response
         response.close()
         await transport.leave()
-        await self._renew(newer_than=sent_at)
-        return await self._send(target)
+        access, transport = await self._renew(access, anew=True)
+        return transport, await self._send(target, access, transport)
 
-    async def _send(self, target: str) -> "tuple[_Transport, aiohttp.ClientResponse]":
-        access, transport = await self._current()
+    async def _send(self, target: str, access: Access, transport: "_Transport") -> aiohttp.ClientResponse:
+        """The head of an answer; from then on the transport is in use."""
         headers = {"Accept": "application/json", "User-Agent": f"pool-discovery/{__version__}"}
         if access.authorization is not None:
             headers["Authorization"] = access.authorization
@@ -114,7 +114,6 @@ class ClusterConnection:
                 answer = await transport.rest.request(  # type: ignore[no-untyped-call]
                     "GET", transport.host + target, headers=headers, _request_timeout=limits
                 )
-            response: aiohttp.ClientResponse = answer.response
         except BaseException as error:
             await transport.leave()
             if isinstance(error, aiohttp.ClientError | OSError | ValueError):
@@ -122,24 +121,26 @@ class ClusterConnection:
                 raise self._unreachable(error) from None
             raise
         self._suspect = False
-        return transport, response
+        response: aiohttp.ClientResponse = answer.response
+        return response
 
     async def _current(self) -> "tuple[Access, _Transport]":
         now = asyncio.get_running_loop().time()
-        if self._access is None or self._transport is None:
-            return await self._renew(newer_than=now)
+        access, transport = self._access, self._transport
+        if access is None or transport is None:
+            return await self._renew(access, anew=True)
         if now - self._read_at < self._deadlines.credentials_secs:
-            return self._access, self._transport
+            return access, transport
         try:
-            return await self._renew(newer_than=now, anew=self._suspect)
+            return await self._renew(access, anew=self._suspect)
         except Failure:
             self._read_at = now  # a file may be missing while it is replaced; the server judges what we have
-            return self._access, self._transport
+            return access, transport
 
-    async def _renew(self, *, newer_than: float, anew: bool = True) -> "tuple[Access, _Transport]":
-        """Read the credentials again, unless another task has just done so."""
+    async def _renew(self, stale: Access | None, *, anew: bool) -> "tuple[Access, _Transport]":
+        """Read the credentials again, unless another task has just replaced the ``stale`` ones."""
         async with self._lock:
-            if self._access is None or self._transport is None or self._read_at <= newer_than:
+            if self._access is None or self._transport is None or self._access is stale:
                 access = await self._cluster.read(anew=anew)
                 self._transport = await self._transport_for(access)
                 self._access, self._read_at = access, asyncio.get_running_loop().time()
