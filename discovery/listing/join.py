@@ -5,7 +5,7 @@ from the registrations themselves there is one side only, and a pool is listed w
 listed while both agree: a live registration, and a relay that can be used; the addresses are then the view's.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from discovery.listing.snapshot import Fragment, Key, pool_fragment
@@ -29,11 +29,18 @@ class OneSided(NamedTuple):
     said: bool = False
 
 
+class Bare(NamedTuple):
+    """A listed pool without frontends: since when, and whether that was said."""
+
+    since: float
+    said: bool = False
+
+
 class Join:
     """The listings that follow from all registrations and addresses so far.
 
     ``endpoints`` gives a pool's addresses from the views; without it they are the registration's own. ``why`` gives the
-    likely cause for a one-sided pool in one line.
+    likely cause for a one-sided pool in one line, ``why_bare`` for a listed one without frontends.
     """
 
     def __init__(
@@ -42,13 +49,17 @@ class Join:
         *,
         lease_secs: float = 15.0,
         why: Callable[[PoolKey, Side], str] = lambda key, side: f"the pool {key} is only {side}",
+        why_bare: Callable[[PoolKey], str] = lambda key: f"the pool {key} is listed without frontends",
     ) -> None:
         self._endpoints = endpoints
         self._patience_secs = 2 * lease_secs
+        self._gather_secs = lease_secs / 3
+        self._judged_from = 0.0
         self._why = why
+        self._why_bare = why_bare
         self.registrations: dict[PoolKey, Registration] = {}
         self.one_sided: dict[PoolKey, OneSided] = {}
-        self._bare: dict[PoolKey, tuple[float, bool]] = {}
+        self._bare: dict[PoolKey, Bare] = {}
         self._relays: dict[PoolKey, tuple[str, ...]] = {}
         self._users: dict[str, int] = {}
         self.shared_relay_addresses = 0
@@ -68,24 +79,45 @@ class Join:
         """What changes in the list by other addresses of these pools."""
         return [(key, self._listed(key, now)) for key in keys]
 
-    def due(self, now: float, *, views_listed: bool) -> list[str]:
-        """What has to be said by now, each once: pools one-sided for two leases, and listed pools without frontends."""
-        one_sided = [
-            key for key, state in self.one_sided.items() if not state.said and now - state.since >= self._patience_secs
-        ]
-        for key in one_sided:
-            self.one_sided[key] = self.one_sided[key]._replace(said=True)
-        bare = [
-            key for key, (since, said) in self._bare.items() if not said and now - since >= BARE_SECS and views_listed
-        ]
-        for key in bare:
-            self._bare[key] = (self._bare[key][0], True)
-        return [
-            *_said(
-                [(key, self._why(key, self.one_sided[key].side)) for key in one_sided], "are known of one side only"
-            ),
-            *_said([(key, _no_frontends(key)) for key in bare], "have no frontends that can be used"),
-        ]
+    def due(self, now: float, *, all_read: bool) -> list[str]:
+        """What has to be said by now, each once: pools one-sided for two leases, and listed pools without frontends.
+
+        Before both sides were read nothing is said, and patience begins after that. What becomes due within a
+        heartbeat's time of another is said together with it: one cause reaches many pools at nearly the same time.
+        """
+        if not all_read:
+            self._judged_from = now
+            return []
+        one_sided = self._due_of(self.one_sided, now, self._patience_secs)
+        bare = self._due_of(self._bare, now, BARE_SECS)
+        lines = self._one_sided_lines(one_sided) + self._bare_lines(bare)
+        self.told(one_sided)
+        self._bare.update({key: self._bare[key]._replace(said=True) for key in bare})
+        return lines
+
+    def told(self, one_sided: Iterable[PoolKey]) -> None:
+        """Somebody has said already that these are one-sided."""
+        self.one_sided.update({key: self.one_sided[key]._replace(said=True) for key in one_sided})
+
+    def _due_of(
+        self, states: Mapping[PoolKey, OneSided] | Mapping[PoolKey, Bare], now: float, patience_secs: float
+    ) -> list[PoolKey]:
+        ages = {key: now - max(state.since, self._judged_from) for key, state in states.items() if not state.said}
+        if max(ages.values(), default=0.0) < patience_secs + self._gather_secs:
+            return []
+        return sorted(key for key, age in ages.items() if age >= patience_secs)
+
+    def _one_sided_lines(self, keys: list[PoolKey]) -> list[str]:
+        if len(keys) < SUMMARY_FROM:
+            return [self._why(key, self.one_sided[key].side) for key in keys]
+        registered = sum(self.one_sided[key].side == "registered" for key in keys)
+        sides = f"{registered} only registered, {len(keys) - registered} only Ready"
+        return [f"{len(keys)} pools are known of one side only ({sides}){_among(keys)}"]
+
+    def _bare_lines(self, keys: list[PoolKey]) -> list[str]:
+        if len(keys) < SUMMARY_FROM:
+            return [self._why_bare(key) for key in keys]
+        return [f"{len(keys)} pools are listed without frontends{_among(keys)}"]
 
     def _listed(self, key: PoolKey, now: float) -> Fragment[Listing] | None:
         registration = self.registrations.get(key)
@@ -105,7 +137,7 @@ class Join:
         if endpoints.frontends:
             self._bare.pop(key, None)
         else:
-            self._bare.setdefault(key, (now, False))
+            self._bare.setdefault(key, Bare(now))
         return listing(registration, endpoints.relays, endpoints.frontends)
 
     def _note_sides(self, key: PoolKey, is_registered: bool, is_ready: bool, now: float) -> None:
@@ -139,12 +171,5 @@ class Join:
         self.shared_relay_addresses += (after > 1) - (before > 1)
 
 
-def _said(lines: list[tuple[PoolKey, str]], summary: str) -> list[str]:
-    if len(lines) < SUMMARY_FROM:
-        return [line for _, line in lines]
-    first = ", ".join(str(key) for key, _ in lines[:SUMMARY_KEYS])
-    return [f"{len(lines)} pools {summary}, among them {first}; /status lists all"]
-
-
-def _no_frontends(key: PoolKey) -> str:
-    return f"check that {key.dgd_name}-frontend is exported: the pool {key} is listed without frontends"
+def _among(keys: list[PoolKey]) -> str:
+    return f", among them {', '.join(map(str, keys[:SUMMARY_KEYS]))}; /status lists all"

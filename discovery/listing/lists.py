@@ -69,14 +69,18 @@ class Lists:
         self._names = names
         self._clock = clock
         self._started_at = clock()
-        self._join = Join(self._endpoints if views is not None else None, lease_secs=lease_secs, why=self._why)
+        self._join = Join(
+            self._endpoints if views is not None else None,
+            lease_secs=lease_secs,
+            why=self._why,
+            why_bare=self._why_bare,
+        )
         self._evidence: Evidence | None = None
         self._store_read = False
         self._store_complete = False
         self._store_until = 0.0
         self._held: dict[Key, Fragment[Listing] | None] = {}
         self._router_ids: frozenset[str] = frozenset()
-        self._misnamed: set[PoolKey] = set()
 
     # ---- what the sides tell
 
@@ -190,22 +194,29 @@ class Lists:
 
     def _say_what_is_due(self, now: float) -> None:
         self._evidence = None
-        views_listed = self.waiting_for_views() is None
-        for line in [*self._misnamed_lines(), *self._join.due(now, views_listed=views_listed)]:
+        all_read = self._store_read and self.waiting_for_views() is None
+        for line in [*(self._misnamed_lines() if all_read else []), *self._join.due(now, all_read=all_read)]:
             log.warning("%s", line)
 
     def _misnamed_lines(self) -> list[str]:
-        registered = {key for key, state in self._join.one_sided.items() if state.side == "registered"}
-        self._misnamed &= registered
-        if not any(view.cluster_id for view in self._views or ()):
-            return []
-        lines = {key: line for key in registered - self._misnamed if (line := self._evidence_now().misnamed_local(key))}
-        self._misnamed |= lines.keys()
-        return list(lines.values())
+        """Pools of a watched cluster itself that register under another cluster's name; said at once."""
+        names = {view.cluster_id for view in self._views or () if view.cluster_id}
+        one_sided = self._join.one_sided
+        found = {}
+        for key, state in one_sided.items() if names else ():
+            # Equal names in many clusters are common: it is misnamed where nobody registers the cluster's own.
+            own = (one_sided.get(PoolKey(name, key.namespace, key.dgd_name)) for name in names)
+            if state.side == "registered" and not state.said and any(other and other.side == "ready" for other in own):
+                found[key] = self._evidence_now().misnamed_local(key)
+        self._join.told(found)
+        return [line for line in found.values() if line]
 
     def _why(self, key: PoolKey, side: Side) -> str:
         evidence = self._evidence_now()
         return evidence.only_registered(key) if side == "registered" else evidence.only_ready(key)
+
+    def _why_bare(self, key: PoolKey) -> str:
+        return self._evidence_now().explain(key, listed=True, frontends=0).text
 
     def _evidence_now(self) -> Evidence:
         if self._evidence is None:

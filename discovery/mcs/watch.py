@@ -11,9 +11,19 @@ from collections.abc import AsyncGenerator, Callable
 
 from discovery import feed
 from discovery.backoff import Backoff
-from discovery.errors import Unavailable
 from discovery.mcs import cluster_facts
-from discovery.mcs.kube import Applied, ClusterConnection, Event, Failing, Heard, Listed, Pace, Removed, SliceSource
+from discovery.mcs.kube import (
+    Applied,
+    ClusterConnection,
+    Event,
+    Failing,
+    Failure,
+    Heard,
+    Listed,
+    Pace,
+    Removed,
+    SliceSource,
+)
 from discovery.mcs.names import Names
 from discovery.mcs.origin import Rules
 from discovery.mcs.selectors import selectors_for
@@ -24,6 +34,7 @@ from discovery.model import PoolKey, Router
 log = logging.getLogger(__name__)
 
 BACKOFF_SECS = (0.2, 4.0)
+FACTS = "facts"
 CONTROL_PLANE_WARNING = (
     "a Karmada control plane has no slices of its MultiClusterServices: watch a member cluster for those"
 )
@@ -55,7 +66,8 @@ class Watcher:
         self._sources: dict[str, SliceSource] = {}
         self._listed: set[str] = set()
         self._failing: dict[str, str] = {}
-        self._told_listed = False
+        self._said_kinds: set[str] = set()
+        self._all_listed = asyncio.Event()
 
     # ---- what others ask
 
@@ -102,38 +114,48 @@ class Watcher:
     # ---- what runs all the time
 
     async def run(self) -> None:
-        """Watch until cancelled; a cluster that cannot be reached is tried for ever."""
-        await self._learn_facts()
+        """Watch until cancelled; a cluster that cannot be reached is tried for ever. Can be run again after a fault."""
+        if not self._sources:
+            await self._prepare()
         async with asyncio.TaskGroup() as tasks:
             for selector, source in self._sources.items():
                 tasks.create_task(self._follow(selector, source))
+            tasks.create_task(self._learn_name())
 
     async def close(self) -> None:
         """Close the connections."""
         await self._connection.close()
 
-    async def _learn_facts(self) -> None:
-        """What has to be known before the first slice can be read, and what is good to know."""
-        backoff = Backoff(*BACKOFF_SECS)
-        while self.rules.mode == "karmada" and not self._sources:
-            try:
-                is_control_plane = await cluster_facts.is_karmada_control_plane(self._connection)
-                self.rules = Rules("karmada", self.rules.local_cluster_id, is_control_plane)
-                break
-            except Unavailable as error:
-                self._fails("facts", error.detail)
-                await asyncio.sleep(backoff.next())
-        self._failing.pop("facts", None)
-        self._slices = Slices(self._names, self.rules)
+    async def _prepare(self) -> None:
+        """Learn what has to be known before the first slice can be read."""
+        if self.rules.mode == "karmada":
+            self.rules = Rules("karmada", self.rules.local_cluster_id, await self._is_control_plane())
+            self._slices = Slices(self._names, self.rules)
         if self.rules.is_control_plane and await cluster_facts.has_multi_cluster_services(self._connection):
             self.warning = f"{self.name}: {CONTROL_PLANE_WARNING}"
             log.warning("%s", self.warning)
-        if self.cluster_id is None:
-            self.cluster_id = await cluster_facts.cluster_id(self._connection)
         self._sources = {
             selector: SliceSource(self._connection, selector=selector, pace=self._pace)
             for selector in selectors_for(self.rules)
         }
+
+    async def _is_control_plane(self) -> bool:
+        backoff = Backoff(*BACKOFF_SECS)
+        while True:
+            try:
+                found = await cluster_facts.is_karmada_control_plane(self._connection)
+            except Failure as error:
+                self._fails(FACTS, error.kind, error.detail)
+                await asyncio.sleep(backoff.next())
+            else:
+                self._take(FACTS, Touched())
+                return found
+
+    async def _learn_name(self) -> None:
+        """Ask what the cluster calls itself: once it answers at all, since it may not be there yet at startup."""
+        await self._all_listed.wait()
+        if self.cluster_id is None:
+            self.cluster_id = await cluster_facts.cluster_id(self._connection)
 
     async def _follow(self, selector: str, source: SliceSource) -> None:
         async with contextlib.aclosing(_events(source)) as events:
@@ -141,42 +163,42 @@ class Watcher:
                 match event:
                     case Listed():
                         self._listed.add(selector)
-                        self._recovers(selector)
-                        self._tell(self._slices.relist(event.slices, selector))
+                        self._take(selector, self._slices.relist(event.slices, selector))
                     case Applied():
-                        self._recovers(selector)
-                        self._tell(self._slices.apply(event.slice, selector))
+                        self._take(selector, self._slices.apply(event.slice, selector))
                     case Removed():
-                        self._recovers(selector)
-                        self._tell(self._slices.remove(event.name, event.uid, selector))
+                        self._take(selector, self._slices.remove(event.name, event.uid, selector))
                     case Heard():
-                        self._recovers(selector)
+                        self._take(selector, Touched())
                     case Failing():
-                        self._fails(selector, event.reason)
+                        self._fails(selector, event.kind, event.reason)
                     case feed.Interrupted():
                         self._counters.slices_listed(event.error)
-                        if isinstance(event.error, Unavailable):
-                            self._fails(selector, event.error.detail)
+                        if isinstance(event.error, Failure):
+                            self._fails(selector, event.error.kind, event.error.detail)
 
-    def _tell(self, touched: Touched) -> None:
-        for warning in touched.warnings:
-            log.warning("%s", warning.text)
-        if touched.keys or touched.routers:
-            self._on_change(touched)
-
-    def _fails(self, selector: str, reason: str) -> None:
-        first = not self._failing
-        self._failing[selector] = reason
-        if first:
-            log.warning("the watcher of a cluster fails, its last view stays: %s", reason)
-            self._on_change(Touched())
-
-    def _recovers(self, selector: str) -> None:
+    def _take(self, selector: str, touched: Touched) -> None:
+        """All that one event changed, health included, is told at once: nobody may see the one without the other."""
         was_failing = self._failing.pop(selector, None) is not None
         if was_failing and not self._failing:
+            self._said_kinds.clear()
             log.warning("%s: the watcher is well again", self.name)
-        if was_failing or (self.listed and not self._told_listed):
-            self._told_listed = self.listed
+        newly_listed = self.listed and not self._all_listed.is_set()
+        if newly_listed:
+            self._all_listed.set()
+        for warning in touched.warnings:
+            log.warning("%s", warning.text)
+        if was_failing or newly_listed or touched.keys or touched.routers:
+            self._on_change(touched)
+
+    def _fails(self, selector: str, kind: str, reason: str) -> None:
+        """Note it; said once for each kind of failure until all is well again."""
+        first = not self._failing
+        self._failing[selector] = reason
+        if kind not in self._said_kinds:
+            self._said_kinds.add(kind)
+            log.warning("the watcher of a cluster fails, its last view stays: %s", reason)
+        if first:
             self._on_change(Touched())
 
 

@@ -1,11 +1,13 @@
 """Fixtures of the live suite: replicas that are ended after each test, and the traffic of relays and routers."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.live.clusters import Cluster, watching
 from tests.live.redis_server import RedisServer
 from tests.live.replica import Replica
 from tests.live.signs import await_sign
@@ -62,3 +64,21 @@ def start_pair(make_replica: MakeReplica) -> StartPair:
         return a, b
 
     return start
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[..., Cluster]]:
+    """Start a cluster to watch; all of them end after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **options: stack.enter_context(Cluster(**options))
+
+
+@pytest.fixture
+def make_watching(make_replica: MakeReplica, tmp_path: Path) -> MakeReplica:
+    """Make a replica that watches the clusters given by name, on the memory store; it is not started yet."""
+
+    def make(name: str = "a", mode: str = "mcs", flags: tuple[str, ...] = (), **settings: Any) -> Replica:
+        replica = {key: settings.pop(key) for key in ("redis_url", "lease", "heartbeat") if key in settings}
+        return make_replica(name, flags=(*watching(tmp_path, mode, **settings), *flags), **replica)
+
+    return make

@@ -81,6 +81,7 @@ class ApiServerThread:
 
     def __exit__(self, *_: object) -> None:
         self.call("close")
+        asyncio.run_coroutine_threadsafe(_end_all_others(), self._loop).result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
@@ -90,10 +91,17 @@ class ApiServerThread:
         """For a kubeconfig."""
         return self.server.url
 
-    def call(self, name: str, **arguments: Any) -> Any:
+    def call(self, name: str, /, **arguments: Any) -> Any:
         """Do something in the server's thread, and wait for it."""
         work = self._controls.call(name, arguments)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+
+async def _end_all_others() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class ApiServerProcess:
@@ -119,7 +127,7 @@ class ApiServerProcess:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def call(self, name: str, **arguments: Any) -> Any:
+    def call(self, name: str, /, **arguments: Any) -> Any:
         """Do something to the server, and wait for it."""
         data = json.dumps(arguments).encode()
         request = urllib.request.Request(f"{self.control}/{name}", data=data, method="POST")
