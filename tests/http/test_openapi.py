@@ -22,6 +22,7 @@ from discovery.http.access import RateLimit
 from discovery.http.openapi import document
 from discovery.listing import snapshot
 from discovery.model import Accepted, Listing, Registration
+from tests.http.in_process import Rig
 from tests.http.openapi_check import METHODS, check_answer, faults, operations, resolved
 from tests.http.sockets import served
 
@@ -143,6 +144,14 @@ def test_lists_take_exactly_the_filters_that_the_routes_take() -> None:
     for path in ("/routers", "/routers/events"):
         parameters = [resolved(part) for part in document()["paths"][path]["get"]["parameters"]]
         assert all(parameter["in"] == "header" for parameter in parameters)
+
+
+def test_the_status_takes_the_pools_to_explain_and_nothing_else() -> None:
+    (parameter,) = [resolved(part) for part in document()["paths"]["/status"]["get"]["parameters"]]
+    assert (parameter["in"], parameter["name"], parameter["explode"]) == ("query", "pool", True)
+    with Rig() as rig:
+        assert rig.get("/status?pool=*").json()["explained"] == []
+        assert b"this path takes pool." in rig.get("/status?pools=*").body
 
 
 # ---- true to the routes

@@ -156,7 +156,15 @@ ASKS: dict[str, list[Ask]] = {
     "GET /healthz": PLAIN,
     "GET /readyz": [*PLAIN, Ask(503, "cut_off", "{path}")],
     "GET /metrics": PLAIN,
-    "GET /status": PLAIN,
+    "GET /status": [
+        *PLAIN,
+        *QUERY,
+        Ask(200, "roomy", "{path}?pool=*"),
+        Ask(200, "roomy", "{path}?pool=c1/n1/p1&pool=c1/n1/%2561%252Fb"),
+        Ask(400, "roomy", "{path}?pool=c1/n1"),
+        Ask(400, "roomy", "{path}?pool=c1/n1/%2e%2e"),
+        Ask(400, "roomy", "{path}?pool="),
+    ],
     "GET /openapi.json": PLAIN,
 }
 
@@ -285,7 +293,8 @@ def test_the_document_is_served_as_it_is(replicas: Replicas) -> None:
 
 def test_every_field_of_the_status_is_described(replicas: Replicas) -> None:
     described = document()["components"]["schemas"]["Status"]["properties"]
-    assert set(replicas.roomy.get("/status").json) == set(described)
+    assert set(replicas.roomy.get("/status?pool=*").json) == set(described)
+    assert set(described) - set(replicas.roomy.get("/status").json) == {"explained"}
 
 
 def test_a_compressed_list_has_the_headers_that_are_listed(replicas: Replicas) -> None:
