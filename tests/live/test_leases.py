@@ -283,6 +283,7 @@ def test_f14_a_replica_that_was_frozen_does_not_speak_of_the_past(
     b.freeze()
     await_sign(lambda: not a.lists("c1/n1/dead"), LEASE + 1.5, "a dropped it")
     a.register("c1/n1/born")
+    await_sign(lambda: watching.told_of("c1/n1/dead") and watching.told_of("c1/n1/born"), 2, "a told of both")
     revision = debian_redis.cli("GET", "{discovery}:revision")
     told = len(watching.events)
     # The first request is already waiting in the socket when the process goes on.
