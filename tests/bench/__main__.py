@@ -1,6 +1,7 @@
 """``scripts/bench``: runs the goals that are asked for and prints one table."""
 
 import argparse
+import dataclasses
 import json
 import os
 import platform
@@ -9,14 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import expiry, fanout, propagation, reads, writes
+from tests.bench import expiry, fanout, propagation, reads, watching, writes
 from tests.bench.goals import Row, table
 from tests.bench.load import CannotMeasure, require_wrk
 from tests.bench.plan import FULL, QUICK, Plan
 from tests.bench.servers import busy_share
 
-GOALS = ("R1", "R2", "R4", "W1", "P1", "S1", "S2", "E1")
+GOALS = ("R1", "R2", "R4", "W1", "P1", "S1", "S2", "E1", "K1", "K2")
 QUIET = 0.15
+LONGEST_MINUTES = 600  # leases of a run last longer
 NEED_WRK = frozenset({"R1", "R2", "R4", "W1"})
 DESCRIPTION = """\
 Measures the service against references that do the least possible, in turn, in one run, on this machine. Only the
@@ -27,6 +29,8 @@ ratios mean something: single figures move with whatever else the machine does. 
   P1      POST to one replica until another shows it, beside SET and PUBLISH until a subscriber has it
   S1, S2  one event to many subscribers, and the memory of those that wait
   E1      many leases that end at once, beside the `expired` events of Redis
+  K1      2,000 pools in 10,000 EndpointSlices, 100 slice events a second: processor time, events on a stream, memory
+  K2      the first list of the same, from the start of the process until it is ready
 Exit code: 0 all goals met, 1 some not met, 2 could not measure.
 """
 
@@ -35,6 +39,8 @@ def main() -> int:
     """Run, print, and give the exit code."""
     arguments = _arguments()
     plan = QUICK if arguments.quick else FULL
+    if arguments.minutes is not None:
+        plan = dataclasses.replace(plan, event_secs=60 * arguments.minutes, event_rounds=1)
     rows: list[Row] = []
     busy: list[float] = []
     started = time.time()
@@ -64,6 +70,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", type=_goals, default=frozenset(GOALS), metavar="R1,W1", help=f"some of {','.join(GOALS)}"
     )
+    parser.add_argument(
+        "--minutes", type=_minutes, metavar="N", help="K1 in one round that long; 10 shows whether memory stays flat"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every sample to this file")
     return parser.parse_args()
 
@@ -73,6 +82,16 @@ def _goals(text: str) -> frozenset[str]:
     if unknown := wanted - frozenset(GOALS):
         raise argparse.ArgumentTypeError(f"there is no goal {', '.join(sorted(unknown))}; there are {', '.join(GOALS)}")
     return wanted
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes <= LONGEST_MINUTES:
+        raise argparse.ArgumentTypeError(f"minutes are a number above 0 and at most {LONGEST_MINUTES}")
+    return minutes
 
 
 def _parts(plan: Plan, wanted: frozenset[str]) -> Iterator[Callable[[], Iterator[Row]]]:
@@ -88,6 +107,10 @@ def _parts(plan: Plan, wanted: frozenset[str]) -> Iterator[Callable[[], Iterator
         yield lambda: fanout.measure(plan)
     if "E1" in wanted:
         yield lambda: expiry.measure(plan)
+    if "K1" in wanted:
+        yield lambda: watching.measure_events(plan)
+    if "K2" in wanted:
+        yield lambda: watching.measure_start(plan)
 
 
 def _report(rows: list[Row], started: float, quick: bool, busy: float) -> dict[str, object]:

@@ -21,6 +21,9 @@ class Plan:
     subscribers: tuple[int, ...] = (1000, 5000)
     events: int = 15
     leases: int = 10_000
+    watched_pools: int = 2000
+    event_secs: float = 10
+    event_rounds: int = 3
 
     def rounds(self, count: int | None = None) -> Iterator[int]:
         """The numbers of the rounds."""
@@ -37,7 +40,7 @@ class Plan:
             )
 
 
-QUICK = Plan(secs=1, writes=50, counted_writes=2000, subscribers=(1000,), events=6)
+QUICK = Plan(secs=1, writes=50, counted_writes=2000, subscribers=(1000,), events=6, event_secs=5, event_rounds=2)
 FULL = Plan()
 
 

@@ -30,7 +30,15 @@ def redis_server(*arguments: str) -> Iterator[RedisServer]:
 
 @contextlib.contextmanager
 def product(redis_url: str | None = None, *flags: str, lease: float = LONG_LEASE) -> Iterator[Replica]:
-    """One replica of the service; its registrations need no heartbeat during a run."""
+    """One replica of the service, ready; its registrations need no heartbeat during a run."""
+    with launched_product(redis_url, *flags, lease=lease) as replica:
+        await_sign(lambda: replica.says("/readyz", 200), 20, "the service is ready")
+        yield replica
+
+
+@contextlib.contextmanager
+def launched_product(redis_url: str | None = None, *flags: str, lease: float = LONG_LEASE) -> Iterator[Replica]:
+    """The same, just launched."""
     with tempfile.TemporaryDirectory(prefix="discovery-bench-") as directory:
         replica = Replica(
             Path(directory),
@@ -40,7 +48,7 @@ def product(redis_url: str | None = None, *flags: str, lease: float = LONG_LEASE
             flags=("--log-level", "warning", *flags),
         )
         try:
-            yield replica.start()
+            yield replica.launch()
         finally:
             replica.close()
 
