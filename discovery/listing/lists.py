@@ -69,6 +69,7 @@ class Lists:
         self._names = names
         self._clock = clock
         self._started_at = clock()
+        self._patience_over = False
         self._join = Join(
             self._endpoints if views is not None else None,
             lease_secs=lease_secs,
@@ -104,6 +105,8 @@ class Lists:
     async def run(self) -> None:
         """Say what becomes due, and stop waiting for a watcher that does not come."""
         while self._views is not None:
+            # Together with the first list, so that nobody is told that this replica is ready before it has one.
+            self._patience_over = self._clock() - self._started_at >= self._lease_secs
             self._say_what_is_due(self._clock())
             if not self._pools.ready:
                 self._publish([])
@@ -117,8 +120,7 @@ class Lists:
         """Why the watchers hold the first list back; None where they do not."""
         if self._views is None or all(view.listed for view in self._views):
             return None
-        patience_over = self._clock() - self._started_at >= self._lease_secs
-        if patience_over and any(view.listed for view in self._views):
+        if self._patience_over and any(view.listed for view in self._views):
             return None
         return next((reason for view in self._views if not view.listed and (reason := view.incomplete())), "a watcher")
 
