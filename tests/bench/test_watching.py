@@ -118,6 +118,7 @@ def test_an_event_that_was_never_shown_as_it_was_is_missing_and_not_quick():
         ({"missing": 1}, ["missing"]),
         ({"lists": 1}, ["lists"]),
         ({"server_cpu": 0.9}, []),
+        ({"pace": 90.0}, ["pace"]),
     ],
 )
 def test_each_goal_is_judged_by_its_own_sample(other, unmet):

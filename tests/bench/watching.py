@@ -31,7 +31,7 @@ from tests.mcs.api_process import ApiServerProcess, write_kubeconfig
 
 CONTEXT = "hub"
 EVENTS_PER_SEC = 100
-LEAST_PACE = 0.95
+LEAST_PACE = 95  # below it the API server, or this machine, is measured
 WARM_UP_EVENTS = 300
 PATIENCE_SECS = 5.0
 SLICES_AT_ONCE = 500
@@ -99,7 +99,7 @@ class EventRows(NamedTuple):
             Row("K1", "slice events never on the stream", "events", NONE_AT_ALL),
             Row("K1", "lists asked for again", "requests", NONE_AT_ALL),
             Row("K1", "API server's own CPU", "cores", None),
-            Row("K1", "slice events sent", "events/s", None),
+            Row("K1", "slice events sent", "events/s", Bound(">=", LEAST_PACE)),
         )
 
     def add(self, window: Window) -> None:
@@ -169,8 +169,6 @@ def _send(server: ApiServerProcess, events: Sequence[Event], stream: "Stream") -
         sent.append(Sent(time.monotonic_ns(), event.key, event.urls))
         server.call(event.call, **event.arguments)
     secs = max(time.monotonic() - began, len(events) / EVENTS_PER_SEC)
-    if len(events) / secs < EVENTS_PER_SEC * LEAST_PACE:
-        raise CannotMeasure(f"the API server took {len(events) / secs:.0f} events a second, not {EVENTS_PER_SEC}")
     deadline = time.monotonic() + PATIENCE_SECS
     while delays(sent[-EVENTS_PER_SEC:], list(stream.seen))[1] and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY_SECS)
