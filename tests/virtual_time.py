@@ -43,5 +43,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         tasks = asyncio.all_tasks(self)
         for task in tasks:
             task.cancel()
-        self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        if tasks:
+            self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.close()

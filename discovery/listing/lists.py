@@ -204,14 +204,17 @@ class Lists:
         """Pools of a watched cluster itself that register under another cluster's name; said at once."""
         names = {view.cluster_id for view in self._views or () if view.cluster_id}
         one_sided = self._join.one_sided
-        found = {}
-        for key, state in one_sided.items() if names else ():
+        lines = []
+        for key, state in list(one_sided.items()) if names else ():
+            if state.side == "ready" or state.said:
+                continue
             # Equal names in many clusters are common: it is misnamed where nobody registers the cluster's own.
-            own = (one_sided.get(PoolKey(name, key.namespace, key.dgd_name)) for name in names)
-            if state.side == "registered" and not state.said and any(other and other.side == "ready" for other in own):
-                found[key] = self._evidence_now().misnamed_local(key)
-        self._join.told(found)
-        return [line for line in found.values() if line]
+            own = [PoolKey(name, key.namespace, key.dgd_name) for name in names]
+            ready = [one for one in own if (other := one_sided.get(one)) and other.side == "ready"]
+            if ready and (line := self._evidence_now().misnamed_local(key)):
+                self._join.told([key, *ready])
+                lines.append(line)
+        return lines
 
     def _why(self, key: PoolKey, side: Side) -> str:
         evidence = self._evidence_now()
