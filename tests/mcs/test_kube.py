@@ -14,8 +14,10 @@ from discovery.backoff import Backoff
 from discovery.errors import Gone
 from discovery.mcs.endpoint_slice import SliceName
 from discovery.mcs.kube import Applied, ClusterConnection, Failing, Failure, Heard, Listed, Removed, SliceSource
+from discovery.mcs.kube_access import find_clusters
+from tests.mcs.api_process import ApiServerProcess, write_kubeconfig
 from tests.mcs.api_server import ApiServer
-from tests.mcs.kube_feed import IMPATIENT, LABEL, PACE, a_slice, connect, eventually, watching
+from tests.mcs.kube_feed import DEADLINES, IMPATIENT, LABEL, PACE, a_slice, connect, eventually, watching
 
 
 @pytest.fixture
@@ -68,6 +70,11 @@ async def test_an_empty_page_is_no_end(server: ApiServer, source: SliceSource) -
     server.empty_pages = True
     assert names(await source.list_all()) == ["s0", "s1", "s2", "s3"]
     assert len(server.requests) == 4
+
+
+async def test_a_list_that_was_compressed_on_the_way_is_read(server: ApiServer, source: SliceSource) -> None:
+    server.apply_all([a_slice(f"s{number}", note=str(random.Random(number).random()) * 5000) for number in range(3)])
+    assert names(await source.list_all()) == ["s0", "s1", "s2"]
 
 
 async def test_an_empty_list_is_a_list(source: SliceSource) -> None:
@@ -598,6 +605,25 @@ async def test_slices_of_a_list_keep_no_page_in_memory(server: ApiServer, source
         assert len(memoryview(found.endpoints[0]).obj) < 12_000  # type: ignore[arg-type]
 
 
+@pytest.mark.live
+async def test_a_host_that_goes_away_without_a_word_is_told_and_found_again(tmp_path: Path) -> None:
+    with ApiServerProcess("--bookmark-secs", "0.1") as server:
+        server.call("apply", manifest=a_slice("a"))
+        path = write_kubeconfig(tmp_path / "kubeconfig", east=server.url)
+        connection = ClusterConnection(find_clusters(str(path), ())[0], DEADLINES)
+        async with watching(SliceSource(connection, selector="", pace=IMPATIENT)) as told:
+            await told.heard(3)
+            assert told.failing == []
+            server.freeze()
+            await told.until(lambda told: told.failing)
+            server.thaw()
+            await asyncio.to_thread(server.call, "apply", manifest=a_slice("b"))
+            await told.applied("b")
+        await connection.close()
+        assert set(told.failing) == {"silent"}
+        assert [request["verb"] for request in server.call("requests_since")].count("list") == 1
+
+
 # ---- all of it together
 
 
@@ -662,7 +688,7 @@ async def test_f34_a_list_that_fails_leaves_what_was_known_and_an_empty_one_with
     server.apply(a_slice("a"))
     view: dict[str, str | None] = {}
     task = asyncio.create_task(_follow(source, view))
-    await eventually(lambda: view)
+    await eventually(lambda: view and server.watches)
     server.fault("html", ("list",))
     server.delete("a")  # unseen, since its event is forgotten before the watch goes on
     server.watches[0].frozen = True
