@@ -40,7 +40,7 @@ class Plan:
             )
 
 
-QUICK = Plan(secs=1, writes=50, counted_writes=2000, subscribers=(1000,), events=6, event_secs=5, event_rounds=2)
+QUICK = Plan(secs=1, writes=50, counted_writes=2000, subscribers=(1000,), events=6, event_secs=5, event_rounds=1)
 FULL = Plan()
 
 
