@@ -179,8 +179,8 @@ class Watcher:
 
     def _take(self, selector: str, touched: Touched) -> None:
         """All that one event changed, health included, is told at once: nobody may see the one without the other."""
-        was_failing = self._failing.pop(selector, None) is not None
-        if was_failing and not self._failing:
+        recovered = self._failing.pop(selector, None) is not None and not self._failing
+        if recovered:
             self._said_kinds.clear()
             log.warning("%s: the watcher is well again", self.name)
         newly_listed = self.listed and not self._all_listed.is_set()
@@ -188,7 +188,7 @@ class Watcher:
             self._all_listed.set()
         for warning in touched.warnings:
             log.warning("%s", warning.text)
-        if was_failing or newly_listed or touched.keys or touched.routers:
+        if recovered or newly_listed or touched.keys or touched.routers:
             self._on_change(touched)
 
     def _fails(self, selector: str, kind: str, reason: str) -> None:
