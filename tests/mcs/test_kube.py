@@ -1,8 +1,11 @@
 """The feed of EndpointSlices against the fake API server: lists that are whole or nothing, watches that go on."""
 
 import asyncio
+import gc
 import json
 import random
+import re
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -258,6 +261,20 @@ async def test_a_server_without_endpointslices_is_named(server: ApiServer, sourc
     ) as it:
         await source.list_all()
     assert it.value.kind == "missing"
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_a_page_for_people_is_named_as_such(server: ApiServer, source: SliceSource, verb: str) -> None:
+    listed = await source.list_all()
+    server.fault("html", (verb,))
+    said = "east: the API server at 127.0.0.1:[0-9]+: answered with text/html instead of JSON"
+    if verb == "list":
+        with pytest.raises(Failure, match=said):
+            await source.list_all()
+        return
+    async with watching(source, listed) as told:
+        await told.until(lambda told: told.failing)
+    assert re.match(said, told.of(Failing)[0].reason)
 
 
 # ---- watches
@@ -597,12 +614,20 @@ async def test_who_stops_watching_leaves_no_connection(server: ApiServer, source
     await eventually(lambda: not server.watches)
 
 
-async def test_slices_of_a_list_keep_no_page_in_memory(server: ApiServer, source: SliceSource) -> None:
-    server.apply_all([a_slice(f"s{number}", note="x" * 10_000) for number in range(3)])
-    listed = await source.list_all()
-    for found in listed.slices:
-        assert found.endpoints is not None
-        assert len(memoryview(found.endpoints[0]).obj) < 12_000  # type: ignore[arg-type]
+async def test_slices_of_a_list_keep_no_page_in_memory(server: ApiServer, connection: ClusterConnection) -> None:
+    source = SliceSource(connection, selector=LABEL)
+    server.apply_all([a_slice(f"s{number}", note="x" * 10_000) for number in range(400)])
+    tracemalloc.start()
+    try:
+        listed = await source.list_all()
+        kept = listed.slices[7]
+        del listed
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept.endpoints is not None
+    assert held < 1_000_000, "one slice of a page of 4 MB is kept, and much more with it"
 
 
 @pytest.mark.live

@@ -275,6 +275,7 @@ async def test_rotated_certificates_are_read_again_and_open_watches_go_on(tmp_pa
             server.apply(a_slice("b"))
             await told.applied("b")
         assert told.failing == []
+        assert [request.verb for request in server.requests].count("watch") == 1
         assert first is not None
         await eventually(lambda: first.rest.pool_manager.closed)
 
