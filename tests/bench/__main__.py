@@ -31,8 +31,8 @@ ratios mean something: single figures move with whatever else the machine does. 
   E1      many leases that end at once, beside the `expired` events of Redis
   K1      2,000 pools in 10,000 EndpointSlices, 100 slice events a second: processor time, events on a stream, memory
   K2      the first list of the same, from the start of the process until it is ready
-K1 and K2 have no reference: they want seconds and cores of a machine that does nothing else. Beside them stands what the
-fake API server used itself.
+K1 and K2 have no reference: they want seconds and cores of a machine that does nothing else. Beside them stands
+what the fake API server used itself.
 Exit code: 0 all goals met, 1 some not met, 2 could not measure.
 """
 
