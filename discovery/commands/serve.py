@@ -139,8 +139,8 @@ class _Process:
         self._announce_start()
         tasks = [
             asyncio.create_task(_kept_running("the store's feed", self._replica.run)),
-            asyncio.create_task(_kept_running("the lists", self._lists.run)),
             asyncio.create_task(self._measure_lag()),
+            *([asyncio.create_task(_kept_running("the lists", self._lists.run))] if self._watchers else []),
             *(asyncio.create_task(_kept_running(f"the watcher of {w.name}", w.run)) for w in self._watchers),
         ]
         await self._stop.wait()

@@ -82,6 +82,7 @@ class Watch:
         """Without end. Raises ``Gone`` where only a fresh list helps, and nothing else."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(*self._pace.backoff_secs, dice=self._dice)
+        brief_ends = 0
         while True:
             began_at, wait = loop.time(), 0.0
             failing: Failing | None = None
@@ -89,7 +90,8 @@ class Watch:
                 async with aclosing(self._request()) as events:
                     async for event in events:
                         yield event
-                if not self._well:
+                brief_ends = 0 if self._well else brief_ends + 1
+                if brief_ends > 1:  # one clean end is none of our business, however soon it comes
                     failing = Failing("brief", f"{self._connection.name}: the watch ended as soon as it began")
             except _Silent:
                 pass  # replaced at once; should that fail too, it is told then
