@@ -62,7 +62,10 @@ class TcpProxy:
     # The faults
 
     def delay_answers(self, secs: float, to: str = "") -> None:
-        """Hold back each answer for ``secs`` s; with ``to``, a pattern of commands, only the answers to those."""
+        """Hold back each answer for ``secs`` s, as a longer path would; with ``to``, only the answers to such commands.
+
+        ``to`` is a pattern of commands. What is asked meanwhile does not prolong it: a path delays, it does not stop.
+        """
         self._delayed = re.compile(to.encode(), re.IGNORECASE) if to else None
         self._delay = secs
 
@@ -140,15 +143,27 @@ class TcpProxy:
             await connection.flowing.wait()
             for word in re.findall(rb"\r\n([A-Za-z]{3,12})\r\n", chunk):
                 connection.words.add(word.decode().upper())
-            if self._delay and (self._delayed is None or self._delayed.search(chunk)):
-                connection.hold_until = time.monotonic() + self._delay
+            now = time.monotonic()
+            if self._delayed is not None and self._delayed.search(chunk) and connection.hold_until <= now:
+                connection.hold_until = now + self._delay
             connection.server.write(chunk)
             await connection.server.drain()
 
     async def _answers(self, reader: asyncio.StreamReader, connection: Connection) -> None:
-        while chunk := await reader.read(65536):
-            await connection.flowing.wait()
-            while (wait := connection.hold_until - time.monotonic()) > 0:
+        travelling: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        arriving = asyncio.create_task(self._arrive(travelling, connection))
+        try:
+            while chunk := await reader.read(65536):
+                delay = self._delay if self._delayed is None else 0.0
+                travelling.put_nowait((max(time.monotonic() + delay, connection.hold_until), chunk))
+        finally:
+            arriving.cancel()
+
+    async def _arrive(self, travelling: asyncio.Queue[tuple[float, bytes]], connection: Connection) -> None:
+        while True:
+            at, chunk = await travelling.get()
+            while (wait := at - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
+            await connection.flowing.wait()
             connection.client.write(chunk)
             await connection.client.drain()
