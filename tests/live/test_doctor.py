@@ -76,8 +76,8 @@ PLANTED: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("listed without frontends",),
     ),
     "the relays left": (
-        "us-east-1/prod/gemma",
-        "check that the relays of gemma register here",
+        "us-east-1/prod/olmo",
+        "check that the relays of olmo register here",
         ("Ready", "its lease is over"),
     ),
     "slices do not say where they come from": (
@@ -115,7 +115,7 @@ def plant(cluster: Cluster, replica: Replica) -> None:
     value = {"kind": "ClusterProperty", "metadata": {"name": "cluster.clusterset.k8s.io"}, "spec": {"value": "hub-1"}}
     for one in (value, unsourced):
         cluster.call("apply", manifest=one)
-    for name in ("llama", "phi", "nova", "gemma", "falcon", "deep-seek"):
+    for name in ("llama", "phi", "nova", "olmo", "falcon", "deep-seek"):
         cluster.relays(f"us-east-1/prod/{name}", "10.1.0.1")
     cluster.relays("us-east-1/prod/gemma", "10.1.0.2", ports=[RELAY, {"name": "metrics", "port": 9090}])
     cluster.relays("eu-west-1/prod/grok", UNREADY)
@@ -126,7 +126,7 @@ def plant(cluster: Cluster, replica: Replica) -> None:
     replica.start()
     for name in (FINE, *(pool for pool, *_ in PLANTED.values())):
         replica.register(name)
-    assert replica.delete("us-east-1/prod/gemma").status == 204
+    assert replica.delete("us-east-1/prod/olmo").status == 204
 
 
 def test_the_first_line_names_each_of_the_planted_misconfigurations(
