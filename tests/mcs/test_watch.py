@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,14 @@ from tests.mcs.shapes import (
     HTTP,
     KARMADA_CONTROL_PLANE,
     KARMADA_MEMBER,
+    KARMADA_SHAPES,
     NO_SOURCE,
     RELAY,
+    STANDARD_SHAPES,
     Manifest,
     imported,
 )
+from tests.mcs.test_slices import EVERYTHING_DOCUMENTED, KARMADA_DOCUMENTED, known
 
 P1 = PoolKey("c1", "llm", "p1")
 NAMES = Names(router=RouterService("global", "router"))
@@ -385,3 +389,33 @@ async def test_who_stops_leaves_no_watch_open(server: ApiServer, tmp_path: Path)
     async with watch(server, tmp_path) as running:
         await running.until(lambda: len(server.watches) == 3)
     await running.until(lambda: server.watches == [])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("rules", "shapes", "documented"),
+    [
+        (Rules("mcs"), STANDARD_SHAPES, EVERYTHING_DOCUMENTED),
+        (Rules("karmada"), KARMADA_SHAPES, KARMADA_DOCUMENTED),
+    ],
+    ids=["mcs", "karmada"],
+)
+async def test_every_shape_comes_through_a_server_in_any_order_and_split(
+    tmp_path: Path, rules: Rules, shapes: tuple[Manifest, ...], documented: Any, seed: int
+) -> None:
+    """Some are there at the first list, the others come as events; some empty at first, or once gone in between."""
+    dice = random.Random(seed)
+    order = dice.sample(shapes, len(shapes))
+    first = dice.randrange(len(order))
+    async with ApiServer(resources=[SLICES]) as server:
+        server.apply_all(order[:first])
+        async with watch(server, tmp_path, rules) as running:
+            await running.whole()
+            for shape in order[first:]:
+                if dice.random() < 0.5:
+                    server.apply(shape | {"endpoints": None})
+                server.apply(shape)
+                if dice.random() < 0.3:
+                    server.delete(shape["metadata"]["name"], shape["metadata"]["namespace"])
+                    server.apply(shape)
+            await running.until(lambda: known(running.watcher.slices) == documented)
