@@ -13,7 +13,7 @@ from tests.live.relay import Relay
 from tests.live.replica import Replica, pool
 from tests.live.router import Poller
 from tests.live.signs import await_sign
-from tests.live.tcp_proxy import TcpProxy
+from tests.live.tcp_proxy import Connection, TcpProxy
 from tests.live.traffic import Traffic
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(60)]
@@ -116,6 +116,33 @@ def test_f26_a_subscription_whose_path_died_is_noticed_and_replaced(
             await_sign(lambda number=number: c.lists(f"c1/n1/later{number}"), 0.5, "news travel at once again")
         await_sign(lambda: not c.lists("c1/n1/ending"), old + lease + 1.1 - time.monotonic(), "the expiry is on c")
         assert verdict.missing(poller.stop(), [staying]) == []
+    finally:
+        proxy.close()
+
+
+@pytest.mark.xfail(strict=True, reason="a PING on a subscription that is closed is waited for until the silence limit")
+def test_a_subscription_cut_while_the_store_is_read_again_is_replaced_without_waiting(
+    debian_redis: RedisServer, start_pair: StartPair, make_replica: MakeReplica
+) -> None:
+    a, _ = start_pair(debian_redis, lease=20, heartbeat=5)
+    proxy = TcpProxy(debian_redis.port)
+    try:
+        c = make_replica("c", redis_url=proxy.url, lease=20, heartbeat=5).start()
+        a.register("c1/n1/before")
+        await_sign(lambda: c.lists("c1/n1/before"), 2, "listed by c")
+        proxy.delay_answers(0.6, to="scan")
+
+        def listening() -> list[Connection]:
+            return [each for each in proxy.connections if each.open and each.subscribed]
+
+        (first,) = listening()
+        assert proxy.cut(subscribed=True) == 1
+        (second,) = await_sign(lambda: [each for each in listening() if each is not first], 3, "c subscribes again")
+        assert proxy.cut(subscribed=True) == 1
+        cut = time.monotonic()
+        a.register("c1/n1/after")
+        await_sign(lambda: [each for each in listening() if each is not second], 1.9, "and once more")
+        await_sign(lambda: c.lists("c1/n1/after"), cut + 3 - time.monotonic(), "what was said meanwhile is on c")
     finally:
         proxy.close()
 
