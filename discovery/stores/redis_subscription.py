@@ -56,6 +56,8 @@ class Subscription:
 
     async def barrier(self) -> None:
         """Return when everything that was announced before now has been taken, or raise where the feed is dead."""
+        if self._link.closed.done():
+            raise Gone("feed", f"the subscription broke: {self._link.closed.result()}")
         token = b"%d" % next(self._numbers)
         future = self._pongs[token] = asyncio.get_running_loop().create_future()
         self._link.send(pack("PING", token))

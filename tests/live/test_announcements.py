@@ -120,7 +120,6 @@ def test_f26_a_subscription_whose_path_died_is_noticed_and_replaced(
         proxy.close()
 
 
-@pytest.mark.xfail(strict=True, reason="a PING on a subscription that is closed is waited for until the silence limit")
 def test_a_subscription_cut_while_the_store_is_read_again_is_replaced_without_waiting(
     debian_redis: RedisServer, start_pair: StartPair, make_replica: MakeReplica
 ) -> None:
