@@ -22,7 +22,7 @@ from discovery.errors import Unavailable
 
 PAUSE_SECS = 1.0
 BACKOFF_FIRST_SECS = 0.05
-BACKOFF_LIMIT_SECS = 1.0
+BACKOFF_LIMIT_SECS = 0.5
 
 
 class Refused(Exception):

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 CONFIRMED_FOR_SECS = 2.0
 REFUSED_FOR_SECS = 2.0
+BACKOFF_SECS = (0.05, 0.5)
+"""With the store's own pause between attempts and a check it stays below the two seconds that a recovery may take."""
 QUESTION_PAUSE_SECS = 0.02
 QUESTION_KEYS = 1000
 VOID_PAUSE_SECS = 0.2
@@ -199,7 +201,7 @@ class Replica:
                         self._interrupted(event.error)
 
     def _events(self) -> AsyncGenerator[Listed | Event | feed.Interrupted, None]:
-        return feed.follow(self._store, Backoff(0.05, 1.0))
+        return feed.follow(self._store, Backoff(*BACKOFF_SECS))
 
     def _interrupted(self, error: Gone | Unavailable) -> None:
         self._counters.relisted(error.cause if isinstance(error, Gone) else "unavailable")
