@@ -121,10 +121,10 @@ def test_f26_a_subscription_whose_path_died_is_noticed_and_replaced(
 
 
 def test_a_subscription_cut_while_the_store_is_read_again_is_replaced_without_waiting(
-    debian_redis: RedisServer, start_pair: StartPair, make_replica: MakeReplica
+    redis_server: RedisServer, start_pair: StartPair, make_replica: MakeReplica
 ) -> None:
-    a, _ = start_pair(debian_redis, lease=20, heartbeat=5)
-    proxy = TcpProxy(debian_redis.port)
+    a, _ = start_pair(redis_server, lease=20, heartbeat=5)
+    proxy = TcpProxy(redis_server.port)
     try:
         c = make_replica("c", redis_url=proxy.url, lease=20, heartbeat=5).start()
         a.register("c1/n1/before")

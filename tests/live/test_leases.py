@@ -61,9 +61,9 @@ def test_f07_a_lease_is_as_long_as_configured_also_where_nobody_saw_the_heartbea
 
 
 def test_f08_when_nearly_all_of_a_cluster_die_at_once_exactly_those_leave(
-    debian_redis: RedisServer, start_pair: StartPair, traffic: Traffic
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic
 ) -> None:
-    a, b = start_pair(debian_redis, lease=LEASE)
+    a, b = start_pair(redis_server, lease=LEASE)
     names = [f"c1/n1/p{number}" for number in range(20)]
     relays = many(traffic, [a, b], names)
     for replica in (a, b):
@@ -86,17 +86,17 @@ def test_f08_when_nearly_all_of_a_cluster_die_at_once_exactly_those_leave(
 
 
 def test_f09_a_replica_that_loads_for_longer_than_a_lease_drops_nobody(
-    debian_redis: RedisServer, start_pair: StartPair, make_replica: MakeReplica, traffic: Traffic
+    redis_server: RedisServer, start_pair: StartPair, make_replica: MakeReplica, traffic: Traffic
 ) -> None:
-    a, b = start_pair(debian_redis, lease=LEASE)
-    bulk = _fill(debian_redis, 4000)
+    a, b = start_pair(redis_server, lease=LEASE)
+    bulk = _fill(redis_server, 4000)
     relays = many(traffic, [a, b], [f"c1/n1/p{number}" for number in range(20)])
     names = [relay.name for relay in relays]
     for replica in (a, b):
         await_sign(lambda replica=replica: replica.lists(*names), 5, f"all on {replica.name}")
     pollers = [Poller(traffic, [replica], every=0.1) for replica in (a, b)]
-    renewing = traffic.spawn(_renew(debian_redis, bulk))
-    proxy = TcpProxy(debian_redis.port)
+    renewing = traffic.spawn(_renew(redis_server, bulk))
+    proxy = TcpProxy(redis_server.port)
     try:
         proxy.delay_answers(0.4)
         c = make_replica("c", redis_url=proxy.url, lease=LEASE).launch()
@@ -106,7 +106,7 @@ def test_f09_a_replica_that_loads_for_longer_than_a_lease_drops_nobody(
             early = c.post(pool("c1/n1/early"))
             # Taken and stored, or refused with the word when to come again; never taken and forgotten.
             if early.status == 200:
-                assert debian_redis.cli("PTTL", "{discovery}:pool:c1/n1/early") > 0
+                assert redis_server.cli("PTTL", "{discovery}:pool:c1/n1/early") > 0
             else:
                 assert (early.status, early.headers["retry-after"] in ("1", "2")) == (503, True)
             assert time.monotonic() < begun + 30, "c never had a list"
@@ -153,11 +153,11 @@ async def _renew(server: RedisServer, names: frozenset[str]) -> None:
 
 @pytest.mark.parametrize("delayed", ["scan|mget|get|eval", "subscribe", ""], ids=["reads", "subscribe", "everything"])
 def test_f10_what_happens_while_a_replica_loads_is_what_it_shows_when_it_is_ready(
-    debian_redis: RedisServer, start_pair: StartPair, make_replica: MakeReplica, traffic: Traffic, delayed: str
+    redis_server: RedisServer, start_pair: StartPair, make_replica: MakeReplica, traffic: Traffic, delayed: str
 ) -> None:
-    a, _ = start_pair(debian_redis, lease=LEASE)
-    _fill(debian_redis, 1500)
-    proxy = TcpProxy(debian_redis.port)
+    a, _ = start_pair(redis_server, lease=LEASE)
+    _fill(redis_server, 1500)
+    proxy = TcpProxy(redis_server.port)
     changing = Relay(traffic, [a], "c1/n1/changed", model="before", interval=0.5)
     removed = Relay(traffic, [a], "c1/n1/removed", interval=0.5)
     a.register("c1/n1/ending")
@@ -194,9 +194,9 @@ def test_f10_what_happens_while_a_replica_loads_is_what_it_shows_when_it_is_read
 
 @pytest.mark.parametrize("skip_every", [0, 3], ids=["every-beat", "every-third-beat-dropped"])
 def test_f11_a_pool_whose_heartbeats_alternate_never_flaps(
-    debian_redis: RedisServer, start_pair: StartPair, traffic: Traffic, skip_every: int
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic, skip_every: int
 ) -> None:
-    a, b = start_pair(debian_redis, lease=LEASE)
+    a, b = start_pair(redis_server, lease=LEASE)
     # With every third beat dropped the longest silence is two intervals, two thirds of the lease.
     relay = Relay(traffic, [a, b], "c1/n1/p1", interval=LEASE / 3, skip_every=skip_every)
     for replica in (a, b):
@@ -213,9 +213,9 @@ def test_f11_a_pool_whose_heartbeats_alternate_never_flaps(
 
 
 def test_f12_an_old_request_that_ends_late_leaves_the_replicas_agreed(
-    debian_redis: RedisServer, start_pair: StartPair
+    redis_server: RedisServer, start_pair: StartPair
 ) -> None:
-    a, b = start_pair(debian_redis, lease=10, heartbeat=2)
+    a, b = start_pair(redis_server, lease=10, heartbeat=2)
     old = json.dumps(pool(relays=["http://10.0.0.1:9000"])).encode()
     with a.connect() as slow:
         slow.sendall(b"POST /pools HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n")
@@ -226,7 +226,7 @@ def test_f12_an_old_request_that_ends_late_leaves_the_replicas_agreed(
         assert slow.recv(4096).startswith(b"HTTP/1.1 200")
 
     def stored() -> list[str]:
-        return list(json.loads(debian_redis.cli("GET", "{discovery}:pool:c1/n1/p1"))["relays"])
+        return list(json.loads(redis_server.cli("GET", "{discovery}:pool:c1/n1/p1"))["relays"])
 
     await_sign(lambda: _relays(a) == _relays(b) == stored(), 1, "one address everywhere")
     hold_for(1.2, lambda: _relays(a) == _relays(b) == stored(), "and it stays")
@@ -272,9 +272,9 @@ def test_f13_replaying_old_announcements_brings_nobody_back(
 
 
 def test_f14_a_replica_that_was_frozen_does_not_speak_of_the_past(
-    debian_redis: RedisServer, start_pair: StartPair, traffic: Traffic
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic
 ) -> None:
-    a, b = start_pair(debian_redis, lease=LEASE)
+    a, b = start_pair(redis_server, lease=LEASE)
     a.register("c1/n1/dead")
     await_sign(lambda: b.lists("c1/n1/dead"), 2, "listed by b")
     watching = Subscriber(traffic, [a])
@@ -284,7 +284,7 @@ def test_f14_a_replica_that_was_frozen_does_not_speak_of_the_past(
     await_sign(lambda: not a.lists("c1/n1/dead"), LEASE + 1.5, "a dropped it")
     a.register("c1/n1/born")
     await_sign(lambda: watching.told_of("c1/n1/dead") and watching.told_of("c1/n1/born"), 2, "a told of both")
-    revision = debian_redis.cli("GET", "{discovery}:revision")
+    revision = redis_server.cli("GET", "{discovery}:revision")
     told = len(watching.events)
     # The first request is already waiting in the socket when the process goes on.
     with b.connect() as first:
@@ -310,14 +310,14 @@ def test_f14_a_replica_that_was_frozen_does_not_speak_of_the_past(
             assert poll.names >= {"c1/n1/born", staying.name}
             assert "c1/n1/dead" not in poll.names
         assert staying.name in poll.names
-    assert debian_redis.cli("GET", "{discovery}:revision") == revision
+    assert redis_server.cli("GET", "{discovery}:revision") == revision
     assert watching.events[told:] == []
 
 
 def test_f15_a_pool_is_not_renewed_by_another_that_took_its_address(
-    debian_redis: RedisServer, start_pair: StartPair, traffic: Traffic
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic
 ) -> None:
-    a, b = start_pair(debian_redis, lease=LEASE)
+    a, b = start_pair(redis_server, lease=LEASE)
     address = ["http://10.0.0.7:9000"]
     poller = Poller(traffic, [b])
     sent = a.register("c1/n1/old", relays=address)

@@ -21,9 +21,9 @@ LEASE = 3.0
 
 
 def test_f20_keys_that_vanish_before_their_time_cost_no_renewing_pool_its_place(
-    debian_redis: RedisServer, start_pair: StartPair, traffic: Traffic
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic
 ) -> None:
-    a, b = start_pair(debian_redis, lease=LEASE)
+    a, b = start_pair(redis_server, lease=LEASE)
     relays = many(traffic, [a, b], [f"c1/n1/p{number}" for number in range(5)], interval=0.7)
     names = [relay.name for relay in relays]
     for replica in (a, b):
@@ -31,9 +31,9 @@ def test_f20_keys_that_vanish_before_their_time_cost_no_renewing_pool_its_place(
     pollers = [Poller(traffic, [replica]) for replica in (a, b)]
     begun = time.monotonic()
     while time.monotonic() < begun + 2.5 * LEASE:
-        keys = debian_redis.cli("KEYS", "{discovery}:*")
+        keys = redis_server.cli("KEYS", "{discovery}:*")
         if keys:
-            debian_redis.cli("DEL", *keys)
+            redis_server.cli("DEL", *keys)
         hold_for(0.9, lambda: set(names) <= set(a.pools().names), "a keeps all")
     assert {beat.status for relay in relays for beat in relay.beats} == {200}
     for replica in (a, b):

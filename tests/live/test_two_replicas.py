@@ -210,9 +210,9 @@ def test_a_waiting_get_is_answered_by_a_registration_on_the_other_replica(
 
 
 def test_a_killed_replica_is_missed_by_nobody_and_is_whole_at_once_when_it_returns(
-    debian_redis: RedisServer, start_pair: StartPair, traffic: Traffic
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic
 ) -> None:
-    a, b = start_pair(debian_redis, lease=LEASE)
+    a, b = start_pair(redis_server, lease=LEASE)
     relays = many(traffic, [a, b], POOLS, interval=0.8)
     await_all_listed((a, b), POOLS)
     poller, stream = Poller(traffic, [a]), Subscriber(traffic, [a])
@@ -230,16 +230,16 @@ def test_a_killed_replica_is_missed_by_nobody_and_is_whole_at_once_when_it_retur
     assert stream.breaks == []
 
 
-def test_no_list_is_complete_while_the_settling_key_exists(debian_redis: RedisServer, start_pair: StartPair) -> None:
-    a, b = start_pair(debian_redis, lease=LEASE)
+def test_no_list_is_complete_while_the_settling_key_exists(redis_server: RedisServer, start_pair: StartPair) -> None:
+    a, b = start_pair(redis_server, lease=LEASE)
     a.register("c1/n1/p1")
-    debian_redis.cli("SET", "{discovery}:settling", "by hand", "PX", 2500)
+    redis_server.cli("SET", "{discovery}:settling", "by hand", "PX", 2500)
     for replica in (a, b):
         await_sign(lambda replica=replica: not replica.pools().complete, 2, f"{replica.name} is settling")
         assert "settling" in replica.get("/readyz").body.decode().lower() or replica.get("/readyz").status == 200
     for replica in (a, b):
         await_sign(lambda replica=replica: replica.pools().complete, 4, f"{replica.name} is complete again")
-        assert debian_redis.cli("EXISTS", "{discovery}:settling") == 0
+        assert redis_server.cli("EXISTS", "{discovery}:settling") == 0
 
 
 def test_an_outage_longer_than_a_lease_empties_no_list_though_the_server_returns_empty(
@@ -308,16 +308,16 @@ def test_a_cut_subscription_loses_no_pool_and_no_news(
 
 @pytest.mark.parametrize("secs", [2.2, 7.0], ids=["shorter-than-a-lease", "longer-than-two-leases"])
 def test_a_frozen_server_costs_no_living_pool_its_place(
-    debian_redis: RedisServer, start_pair: StartPair, traffic: Traffic, secs: float
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic, secs: float
 ) -> None:
-    a, b = start_pair(debian_redis, lease=LEASE)
+    a, b = start_pair(redis_server, lease=LEASE)
     relays = many(traffic, [a, b], POOLS)
     await_all_listed((a, b), POOLS)
     pollers = [Poller(traffic, [replica]) for replica in (a, b)]
     streams = [Subscriber(traffic, [replica]) for replica in (a, b)]
     await_sign(lambda: all(stream.connected for stream in streams), 2, "both streams")
     frozen = time.monotonic()
-    debian_redis.freeze_for(secs)
+    redis_server.freeze_for(secs)
     thawed = time.monotonic()
     for replica in (a, b):
         await_sign(lambda r=replica: r.post(_news()).status == 200, 2, f"{replica.name} takes registrations again")
@@ -372,9 +372,9 @@ def test_a_replica_started_after_a_flush_is_as_unsure_as_the_others(
 
 
 def test_a_replica_told_to_stop_ends_a_hundred_streams_and_loses_no_registration(
-    debian_redis: RedisServer, start_pair: StartPair, traffic: Traffic
+    redis_server: RedisServer, start_pair: StartPair, traffic: Traffic
 ) -> None:
-    a, b = start_pair(debian_redis, lease=10, heartbeat=2)
+    a, b = start_pair(redis_server, lease=10, heartbeat=2)
     streams = [Subscriber(traffic, [a], comes_back=False) for _ in range(100)]
     await_sign(lambda: all(stream.connected for stream in streams), 10, "100 streams")
     numbers = itertools.count()
