@@ -259,9 +259,9 @@ async def test_an_outage_is_logged_once_for_each_kind_and_again_when_it_is_over(
         assert len(lines("east", "cannot be reached")) == 1
         server.forbidden.add(("list", "endpointslices"))
         await server.start()
-        await running.until(lambda: "403" in (running.watcher.incomplete() or ""))
+        await running.until(lambda: "(403)" in (running.watcher.incomplete() or ""))
         await running.until(lambda: len(server.requests) > 12)
-        assert len(lines("east", "403")) == 1
+        assert len(lines("east", "(403)")) == 1
         assert lines("well again") == []
         server.forbidden.clear()
         await running.whole()
