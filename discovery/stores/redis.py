@@ -23,7 +23,7 @@ from discovery.model import PoolKey
 from discovery.registrations import key_from_path, key_path
 from discovery.stores import Deleted, Event, Health, Listed, Outcome, Put, Remaining, Stored
 from discovery.stores.redis_link import Address, Line, Refused, first_refusal, pack
-from discovery.stores.redis_scripts import DELETE, ESTABLISH, PUT, REPLACE_EPOCH, SETTLE, Script
+from discovery.stores.redis_scripts import DELETE, END_SETTLING, ESTABLISH, PUT, REPLACE_EPOCH, SETTLE, Script
 from discovery.stores.redis_subscription import Subscription
 
 log = logging.getLogger(__name__)
@@ -137,9 +137,14 @@ class RedisStore:
         self._note(epoch, revision)
         return Deleted(key, epoch, revision)
 
-    async def settle(self, reason: str) -> None:
-        """See ``Store.settle``."""
-        await self._run(SETTLE, SETTLE.command([self._names.settling], [reason, self._lease_ms]))
+    async def settle(self, reason: str, secs: float | None = None) -> None:
+        """See ``Store.settle``; for one lease where nothing else is said."""
+        ms = round((self._lease_secs if secs is None else secs) * 1000)
+        await self._run(SETTLE, SETTLE.command([self._names.settling], [reason, ms]))
+
+    async def end_settling(self, reason: str) -> None:
+        """See ``Store.end_settling``."""
+        await self._run(END_SETTLING, END_SETTLING.command([self._names.settling], [reason]))
 
     async def _run(self, script: Script, command: bytes) -> Any:
         """The answer of a script, loaded when the server does not know it (any more)."""

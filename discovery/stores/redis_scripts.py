@@ -11,12 +11,18 @@ from collections.abc import Sequence
 
 from discovery.stores.redis_link import pack
 
+# A loss is settled under its own reason and shortens nothing that settles for longer: whoever ends a hold of theirs
+# removes the key only while it names that hold.
 _EPOCH = """
+local function begin(key, settling, candidate, lease, reason)
+  redis.call('SET', key, candidate)
+  local longest = string.format('%.0f', math.max(tonumber(lease), redis.call('PTTL', settling)))
+  redis.call('SET', settling, reason, 'PX', longest)
+end
 local function epoch(key, settling, candidate, lease, reason)
   local found = redis.call('GET', key)
   if found then return found end
-  redis.call('SET', key, candidate)
-  redis.call('SET', settling, reason, 'PX', lease)
+  begin(key, settling, candidate, lease, reason)
   return candidate
 end
 """
@@ -89,13 +95,22 @@ ESTABLISH = Script(_EPOCH + "return epoch(KEYS[1], KEYS[2], ARGV[1], ARGV[3], AR
 
 # KEYS epoch settling; ARGV candidate reason lease-ms expected: a new epoch unless somebody else made one meanwhile.
 REPLACE_EPOCH = Script(
-    """
+    _EPOCH
+    + """
 if redis.call('GET', KEYS[1]) ~= ARGV[4] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1])
-redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+begin(KEYS[1], KEYS[2], ARGV[1], ARGV[3], ARGV[2])
 return 1
 """
 )
 
-# KEYS settling; ARGV reason lease-ms.
-SETTLE = Script("redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1")
+# KEYS settling; ARGV reason ms: nothing where it settles for as long already.
+SETTLE = Script(
+    """
+if redis.call('PTTL', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+)
+
+# KEYS settling; ARGV reason: nothing where it settles for another reason by now.
+END_SETTLING = Script("if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end return redis.call('DEL', KEYS[1])")

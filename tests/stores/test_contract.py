@@ -340,6 +340,44 @@ async def test_redis_an_older_revision_is_a_loss_and_the_epoch_is_replaced_once(
 
 
 @pytest.mark.live
+async def test_redis_settling_is_never_shortened_and_ended_only_for_its_own_reason(redis_server: RedisServer) -> None:
+    one, two = redis_store(redis_server), redis_store(redis_server)
+
+    def settling() -> tuple[str | None, float]:
+        return redis_server.cli("GET", "{discovery}:settling"), redis_server.cli("PTTL", "{discovery}:settling") / 1000
+
+    redis_server.cli("SET", "{discovery}:epoch", "in-use-before")
+    await one.settle("a hold", 60)
+    await two.settle("an outage", LEASE)
+    assert settling()[0] == "a hold"
+    assert 58 < settling()[1] <= 60
+    await two.end_settling("an outage")
+    assert settling()[0] == "a hold"
+    await two.end_settling("a hold")
+    assert settling()[0] is None
+
+    await one.settle("an outage", LEASE)
+    await two.settle("a hold", 60)
+    assert settling()[0] == "a hold"
+    assert settling()[1] > 58
+    redis_server.cli("DEL", "{discovery}:epoch")
+    await one.list_all()
+    reason, left = settling()
+    assert reason is not None
+    assert "no epoch" in reason
+    assert left > 58
+    await two.end_settling("a hold")
+    assert settling()[0] == reason
+
+    redis_server.cli("SET", "{discovery}:settling", "set by hand, without an end")
+    await one.settle("an outage", LEASE)
+    assert settling()[0] == "an outage"
+    assert 0 < settling()[1] <= LEASE
+    await one.close()
+    await two.close()
+
+
+@pytest.mark.live
 async def test_redis_a_connection_that_was_killed_while_idle_costs_no_error(redis_server: RedisServer) -> None:
     store = redis_store(redis_server)
     for number in range(20):
