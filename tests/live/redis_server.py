@@ -162,6 +162,7 @@ class RedisServer:
         return int(self.client.execute_command("PUBSUB", "NUMSUB", channel)[1])
 
     def close(self) -> None:
-        """End the process and the raw client."""
+        """End the process at once, and the raw client."""
         self.client.close()
-        self.stop()
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
