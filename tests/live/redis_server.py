@@ -74,23 +74,34 @@ class RedisServer:
 
     def start(self) -> "RedisServer":
         """Start the process and wait until it answers PING with its own process id behind it."""
-        command = [server_binary(self.kind), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-        command += ["--appendonly", "no", "--dir", str(self.directory), "--enable-debug-command", "yes"]
         with (self.directory / "server.log").open("ab") as log:
-            self._process = subprocess.Popen([*command, *self.arguments], stdout=log, stderr=log)
+            self._process = subprocess.Popen([*self._command(), *self.arguments], stdout=log, stderr=log)
         await_sign(self._answers, 10, f"a PING answered by {self.kind} on port {self.port}")
         return self
+
+    def _command(self) -> list[str]:
+        """How the process is started, ahead of the arguments that the test gave."""
+        command = [server_binary(self.kind), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        return [*command, "--appendonly", "no", "--dir", str(self.directory), "--enable-debug-command", "yes"]
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there; a frozen one is."""
+        return self._process is not None and self._process.poll() is None
 
     def _answers(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"{self.kind} on port {self.port} ended with {self._process.returncode}: {self.log}")
         try:
-            # A server that still reads its data answers INFO, so ask for something that it refuses until then.
-            self.client.get("ready?")
+            self._refused_while_loading()
             return bool(self.client.info("server")["process_id"] == self._process.pid)
         except (redis.ConnectionError, redis.BusyLoadingError):
             return False
+
+    def _refused_while_loading(self) -> None:
+        """Ask for something that a server refuses until it has read its data; INFO it answers before."""
+        self.client.get("ready?")
 
     def cli(self, *words: str | bytes | int) -> Any:
         """What ``redis-cli`` would answer to these words, on a connection that is none of the service's."""
