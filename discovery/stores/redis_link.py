@@ -221,6 +221,14 @@ class Line:
             )
             raise Unavailable(detail) from None
 
+    def reset(self, reason: str) -> None:
+        """Drop the connection now, so that the next call finds out anew where Redis is.
+
+        For whoever saw that this is not, or no longer, the server to talk to. Calls on their way are made again there.
+        """
+        if self._link is not None:
+            self._link.abort(reason)
+
     async def close(self) -> None:
         """Drop the connection and any attempt to open one."""
         if self._opening is not None:
