@@ -96,8 +96,11 @@ class Store(Protocol):
     async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
         """How long the leases of these pools still live, asked in one batch; the epoch is read last."""
 
-    async def settle(self, reason: str) -> None:
-        """Tell every replica that lists are not complete for one lease, for example after a long outage."""
+    async def settle(self, reason: str, secs: float) -> None:
+        """Tell every replica that lists are not complete for ``secs``, unless that is told for longer already."""
+
+    async def end_settling(self, reason: str) -> None:
+        """Take back what ``settle`` told, unless lists are not complete for another reason by now."""
 
     async def close(self) -> None:
         """Give connections back; never raises."""

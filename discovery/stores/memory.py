@@ -105,9 +105,16 @@ class MemoryStore:
                 self._values.pop(key, None)
         return Remaining([left if left > 0 else None for left in secs], self._epoch)
 
-    async def settle(self, reason: str) -> None:
+    async def settle(self, reason: str, secs: float) -> None:
         """See ``Store.settle``."""
-        self._settling_until, self._settling_reason = self._clock() + self._lease_secs, reason
+        until = self._clock() + secs
+        if until > self._settling_until:
+            self._settling_until, self._settling_reason = until, reason
+
+    async def end_settling(self, reason: str) -> None:
+        """See ``Store.end_settling``."""
+        if self._settling_reason == reason:
+            self._settling_until = self._clock()
 
     async def close(self) -> None:
         """See ``Store.close``."""

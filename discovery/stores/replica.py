@@ -256,7 +256,7 @@ class Replica:
 
     async def _settle_store(self, reason: str) -> None:
         try:
-            await self._store.settle(reason)
+            await self._store.settle(reason, self._lease_secs)
         except Unavailable as error:
             self._failed(error)
 

@@ -62,12 +62,21 @@ class SharedServer:
         """The epoch, made when absent."""
         if not self._epoch:
             self._epoch = f"epoch-{next(self._epochs)}"
-            self.settle("a new epoch")
+            self._settling = ("a new epoch", max(self.clock() + self.lease_secs, self._settling_until()))
         return self._epoch
 
-    def settle(self, reason: str) -> None:
-        """Mark the content as not whole for one lease."""
-        self._settling = (reason, self.clock() + self.lease_secs)
+    def settle(self, reason: str, secs: float) -> None:
+        """Mark the content as not whole for that time, unless it is marked for longer already."""
+        if self.clock() + secs > self._settling_until():
+            self._settling = (reason, self.clock() + secs)
+
+    def end_settling(self, reason: str) -> None:
+        """Take that mark away while it is for this reason."""
+        if self._settling is not None and self._settling[0] == reason:
+            self._settling = None
+
+    def _settling_until(self) -> float:
+        return float("-inf") if self._settling is None else self._settling[1]
 
     def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
         """Store or renew."""
@@ -239,9 +248,13 @@ class View:
         """See ``Store.remaining``."""
         return await self._call(lambda: self.server.remaining(keys))
 
-    async def settle(self, reason: str) -> None:
+    async def settle(self, reason: str, secs: float) -> None:
         """See ``Store.settle``."""
-        await self._call(lambda: self.server.settle(reason))
+        await self._call(lambda: self.server.settle(reason, secs))
+
+    async def end_settling(self, reason: str) -> None:
+        """See ``Store.end_settling``."""
+        await self._call(lambda: self.server.end_settling(reason))
 
     async def close(self) -> None:
         """See ``Store.close``."""

@@ -237,10 +237,21 @@ async def test_a_new_store_settles_for_one_lease_and_says_why(open_store: Open) 
 async def test_settling_can_be_asked_for_and_reaches_everyone(open_store: Open) -> None:
     writer = open_store()
     async with watching(open_store()) as watch:
-        await writer.settle("an outage of 7.0 s")
+        await writer.settle("an outage of 7.0 s", LEASE + 1)
         await watch.until(
             lambda: any(isinstance(e, Health) and e.settling == "an outage of 7.0 s" for e in watch.events)
         )
+
+
+async def test_settling_is_never_shortened_and_ends_early_only_for_its_own_reason(open_store: Open) -> None:
+    store = open_store()
+    await store.list_all()  # a new store settles under its own reason
+    await store.settle("a hold", 4 * LEASE)
+    await store.settle("an outage", LEASE)
+    await store.end_settling("an outage")
+    assert (await store.list_all()).health.settling == "a hold"
+    await store.end_settling("a hold")
+    assert (await store.list_all()).health.settling is None
 
 
 async def test_nothing_falls_between_the_list_and_the_watch(open_store: Open) -> None:
