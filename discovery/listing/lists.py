@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from discovery.listing.explain import Evidence, Explanation
+from discovery.listing.evidence import Evidence
+from discovery.listing.explain import Explanation, explanation, misnamed_local, only_ready, only_registered
 from discovery.listing.join import Join, ListChange, Side
 from discovery.listing.publisher import Publisher
 from discovery.listing.snapshot import Fragment, Key, router_fragment
@@ -155,9 +156,8 @@ class Lists:
         found = []
         for key in sorted(evidence.pools()) if keys is None else keys:
             member = members.get(key)
-            found.append(
-                evidence.explain(key, listed=member is not None, frontends=len(member.entry.frontends) if member else 0)
-            )
+            frontends = len(member.entry.frontends) if member else 0
+            found.append(explanation(evidence, key, listed=member is not None, frontends=frontends))
         return found
 
     # ---- publishing
@@ -211,17 +211,17 @@ class Lists:
             # Equal names in many clusters are common: it is misnamed where nobody registers the cluster's own.
             own = [PoolKey(name, key.namespace, key.dgd_name) for name in names]
             ready = [one for one in own if (other := one_sided.get(one)) and other.side == "ready"]
-            if ready and (line := self._evidence_now().misnamed_local(key)):
+            if ready and (line := misnamed_local(self._evidence_now(), key)):
                 self._join.told([key, *ready])
                 lines.append(line)
         return lines
 
     def _why(self, key: PoolKey, side: Side) -> str:
         evidence = self._evidence_now()
-        return evidence.only_registered(key) if side == "registered" else evidence.only_ready(key)
+        return only_registered(evidence, key) if side == "registered" else only_ready(evidence, key)
 
     def _why_bare(self, key: PoolKey) -> str:
-        return self._evidence_now().explain(key, listed=True, frontends=0).text
+        return explanation(self._evidence_now(), key, listed=True, frontends=0).text
 
     def _evidence_now(self) -> Evidence:
         if self._evidence is None:

@@ -1,59 +1,24 @@
 """Why a pool is or is not listed: each cause has its line, and what was seen goes before what may have been missed."""
 
 import json
-import time
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from discovery.listing import explain
-from discovery.listing.explain import Evidence, Explanation
+from discovery.listing.evidence import Evidence
+from discovery.listing.explain import Explanation, explanation, misnamed_local, only_ready, only_registered
 from discovery.mcs.names import Names
-from discovery.mcs.origin import Rules
-from discovery.mcs.slices import Notice, Slices
-from discovery.model import PoolKey
+from discovery.mcs.slices import Notice
 from discovery.registrations import parse
-from tests.mcs.shapes import HTTP, MCS_SERVICE, RELAY, Manifest, imported, manifest, slice_of
+from tests.listing.sides import alone, evidence, folded, frontend, key, relay
+from tests.mcs.shapes import MCS_SERVICE, RELAY, Manifest, imported, manifest
 
 CLUSTER = "check that cluster_id is the pool's MCS cluster name"
 LEASE = "(none came, or its lease is over)"
 
 
-def key(text: str) -> PoolKey:
-    return PoolKey(*text.split("/"))
-
-
-def relay(text: str, **more: Any) -> Manifest:
-    """The imported relay Service of a pool."""
-    return _import(text, "-pool-relay", {"ports": [RELAY], "endpoints": ["10.0.0.1"]} | more)
-
-
-def frontend(text: str, **more: Any) -> Manifest:
-    """The imported frontend Service of a pool."""
-    return _import(text, "-frontend", {"ports": [HTTP], "endpoints": ["10.0.0.2"]} | more)
-
-
-def _import(text: str, suffix: str, more: dict[str, Any]) -> Manifest:
-    cluster, namespace, name = text.split("/")
-    return imported(f"{cluster}-{name}{suffix}", name + suffix, cluster, namespace=namespace, **more)
-
-
-def folded(*manifests: Manifest) -> Slices:
-    slices = Slices(Names(), Rules("mcs"))
-    slices.relist(slice_of(found) for found in manifests)
-    return slices
-
-
-def evidence(registered: Iterable[str], manifests: Iterable[Manifest] = (), **more: Any) -> Evidence:
-    """What both sides know, from registrations and slices as they arrive."""
-    slices = folded(*manifests)
-    said = [parse(json.dumps(key(text)._asdict() | {"model": "m"}).encode()) for text in registered]
-    return Evidence({one.key: one for one in said}, slices.services(), Names(), refused=list(slices.refused()), **more)
-
-
 def ask(found: Evidence, text: str, *, listed: bool = False, frontends: int = 0) -> Explanation:
-    return found.explain(key(text), listed=listed, frontends=frontends)
+    return explanation(found, key(text), listed=listed, frontends=frontends)
 
 
 POOL = "east-1/llm/llama"
@@ -196,7 +161,7 @@ def test_a_registered_pool_that_is_not_listed(
     explained = ask(found, POOL)
     assert (explained.text, explained.cause) == (text, cause)
     assert (explained.listed, explained.registered, explained.ready) == (False, True, False)
-    assert found.only_registered(key(POOL)) == text, "the warning says the same"
+    assert only_registered(found, key(POOL)) == text, "the warning says the same"
 
 
 READY: dict[str, tuple[str, list[str], dict[str, Any], str]] = {
@@ -252,14 +217,14 @@ def test_a_ready_pool_without_registration(cause: str, registered: list[str], mo
     explained = ask(found, POOL)
     assert (explained.text, explained.cause) == (text, cause)
     assert (explained.registered, explained.ready) == (False, True)
-    assert found.only_ready(key(POOL)) == text
+    assert only_ready(found, key(POOL)) == text
 
 
 def test_a_pool_of_the_same_name_that_is_listed_elsewhere_is_no_mistake() -> None:
     found = evidence(["west-1/llm/llama"], [relay(POOL), relay("west-1/llm/llama")])
     assert ask(found, POOL).cause == "not_registered"
     found = evidence([POOL, "home/llm/llama"], [relay("home/llm/llama")], local_cluster_ids=["home"])
-    assert found.misnamed_local(key(POOL)) is None
+    assert misnamed_local(found, key(POOL)) is None
 
 
 UNKNOWN: dict[str, tuple[str, str, dict[str, Any], str]] = {
@@ -380,15 +345,7 @@ def test_a_pool_that_is_listed_as_it_should_be_and_what_each_side_says_of_it() -
     found = evidence([POOL, "west/llm/llama"], [relay(POOL), frontend(POOL, endpoints=["10.0.0.2", "10.0.0.3"])])
     explained = ask(found, POOL, listed=True, frontends=2)
     assert (explained.text, explained.cause) == (f"the pool {POOL} is listed with 2 frontends", "listed")
-    assert explained.facts == (
-        "registration: lives, for the model m; also registered: 'west/llm/llama'",
-        "relays: Service llm/llama-pool-relay of east-1 has 1 slice with 1 usable address",
-        "frontends: Service llm/llama-frontend of east-1 has 1 slice with 2 usable addresses",
-    )
-    assert ask(found, "west/llm/llama").facts[1:] == (
-        "relays: Service llm/llama-pool-relay of west is not imported, only from 'east-1'",
-        "frontends: Service llm/llama-frontend of west is not imported",
-    )
+    assert explained.facts == found.facts(key(POOL))
     assert ask(found, POOL, listed=True, frontends=1).text == f"the pool {POOL} is listed with 1 frontend"
 
 
@@ -401,29 +358,7 @@ def test_a_pool_that_both_sides_know_while_no_list_is_published() -> None:
     )
 
 
-def test_a_service_that_two_watchers_see_counts_as_the_one_that_can_be_used() -> None:
-    unready = relay(POOL, endpoints=[{"addresses": ["10.0.0.1"], "conditions": {"ready": False}}])
-    for views in ([folded(unready), folded(relay(POOL))], [folded(relay(POOL)), folded(unready)]):
-        found = Evidence({}, [state for view in views for state in view.services()], Names())
-        assert ask(found, POOL).ready is True
-
-
-def test_all_pools_are_those_that_register_or_have_a_relay_that_is_not_scaled_to_zero() -> None:
-    found = evidence(
-        ["a/n/registered"],
-        [relay("a/n/ready"), relay("a/n/no-port", ports=[]), relay("a/n/zero", endpoints=[]), frontend("a/n/shop")],
-    )
-    assert found.pools() == {key("a/n/registered"), key("a/n/ready"), key("a/n/no-port")}
-
-
 # ---- addresses that come with the registrations
-
-
-def alone(*pools: tuple[str, list[str]], **more: Any) -> Evidence:
-    said = [
-        parse(json.dumps(key(text)._asdict() | {"model": "m", "relays": relays}).encode()) for text, relays in pools
-    ]
-    return Evidence({one.key: one for one in said}, [], None, **more)
 
 
 @pytest.mark.parametrize(
@@ -488,31 +423,7 @@ def test_where_addresses_come_with_the_registrations(
     assert (explained.text, explained.cause, explained.ready) == (text, cause, None)
 
 
-def test_facts_where_addresses_come_with_the_registrations() -> None:
-    found = alone(("a/n/p", ["http://10.0.0.1:1", "http://10.0.0.2:1"]))
-    assert ask(found, "a/n/p", listed=True).facts == ("registration: lives, for the model m, with 2 relays",)
-    assert ask(found, "b/n/p").facts == ("registration: none lives; also registered: 'a/n/p'",)
-
-
-# ---- cost, and words
-
-
-def test_a_round_of_questions_compares_no_more_names_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = []
-    real = explain.difflib.get_close_matches
-
-    def counting(word: str, words: Any, *more: Any) -> Any:
-        compared.append(len(words))
-        return real(word, words, *more)
-
-    monkeypatch.setattr(explain.difflib, "get_close_matches", counting)
-    registered = [f"east-1/llm/pool-{number}" for number in range(1000)]
-    found = evidence(registered, [relay(f"east-1/llm/other-{number}") for number in range(1000)])
-    began = time.process_time()
-    for one in registered:
-        found.only_registered(key(one))
-    assert 0 < sum(compared) <= explain.COMPARISONS
-    assert time.process_time() - began < 2
+# ---- words
 
 
 @pytest.mark.parametrize("table", [REGISTERED, READY])
