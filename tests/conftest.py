@@ -13,6 +13,16 @@ from tests.live.redis_server import KINDS, RedisServer
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that may take longest begin first, so that none of them runs on alone when all others are done."""
+    items.sort(key=_allowed_secs, reverse=True)
+
+
+def _allowed_secs(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark else 0.0
+
+
 @pytest.fixture(params=KINDS)
 def redis_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
     """A fresh, empty server; the test runs on Redis and on Valkey."""

@@ -5,9 +5,10 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -448,9 +449,9 @@ async def test_comments_and_equal_snapshots_are_no_change_but_confirm_the_list(s
     service.set(listing("a"))
     async with following(service.url) as pools:
         version = pools.version
-        await until(lambda: pools.snapshot.age > 0.05)
+        await until(lambda: pools.snapshot.age > 0.3)
         await service.tell(b": still here\n\n")
-        await until(lambda: pools.snapshot.age < 0.05)
+        await until(lambda: pools.snapshot.age < 0.3)
         await service.tell(service.snapshot_frame())
         await service.put(listing("b"))
         await until(lambda: shown(pools) == ["a", "b"])
@@ -649,13 +650,17 @@ async def test_a_pool_is_registered_while_the_block_runs(service: FakeService) -
 async def test_heartbeats_come_a_little_early_and_spread(service: FakeService) -> None:
     service.interval_secs = 0.3
     loop, times = asyncio.get_running_loop(), []
-    async with Client(service.url) as client, client.register(REGISTRATION):
+    async with Client(service.url) as client, client.register(REGISTRATION) as heartbeat:
         for count in range(1, 8):
             await until(lambda count=count: len(service.requests("POST")) >= count)
             times.append(loop.time())
+        # What is meant is asked for by itself: what comes of it is late by whatever else the machine has to do.
+        meant = [heartbeat._interval() for _ in range(500)]
+    assert 0.24 <= min(meant) < 0.25
+    assert 0.29 < max(meant) <= 0.3
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert all(0.22 < gap < 0.6 for gap in gaps), gaps
-    assert times[-1] - times[0] < 0.3 * len(gaps)
+    assert times[-1] - times[0] > 0.2 * len(gaps), gaps
+    assert median(gaps) < 0.4, gaps
     assert max(gaps) - min(gaps) > 0.005
 
 
@@ -749,11 +754,12 @@ async def test_a_refused_registration_raises_with_every_fault_and_removes_nothin
 
 async def test_the_block_runs_through_an_outage_and_the_first_answer_can_be_awaited() -> None:
     late = FakeService()
-    async with Client(late.url) as client, client.register(REGISTRATION) as heartbeat:
+    async with AsyncExitStack() as later, Client(late.url) as client, client.register(REGISTRATION) as heartbeat:
         assert isinstance(heartbeat.trouble, NoAnswer)
-        async with late:
-            assert (await asyncio.wait_for(heartbeat.settled(), 8)).created
-            assert heartbeat.trouble is None
+        await later.enter_async_context(late)
+        assert (await asyncio.wait_for(heartbeat.settled(), 8)).created
+        assert heartbeat.trouble is None
+    assert late.pools == {}
 
 
 async def test_a_refusal_as_first_answer_after_an_outage_is_told(service: FakeService) -> None:
