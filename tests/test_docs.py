@@ -114,7 +114,7 @@ def test_the_readme_names_the_keys_of_redis() -> None:
 
 def test_the_readme_says_what_is_refused_as_not_built_yet() -> None:
     text = section(read("README.md"), "Not built yet, and known limits").partition("\n- ")[0]
-    for word in ("dynamodb", "Sentinel", "Cluster", "TLS", "tokens", "page", "Helm"):
+    for word in ("dynamodb", "TLS", "tokens", "page", "Helm"):
         assert word in text
     with pytest.raises(settings.Misconfigured, match="not built yet"):
         settings.read_serve(["--registration-storage", "dynamodb"], {})
@@ -122,7 +122,7 @@ def test_the_readme_says_what_is_refused_as_not_built_yet() -> None:
 
 def test_numbers_in_the_readme_are_those_of_the_code() -> None:
     from discovery.client.snapshot import UNSEEN_SECS
-    from discovery.http.answers import MAX_WAIT_SECS
+    from discovery.http.requests import MAX_WAIT_SECS
     from discovery.http.streams import COMMENT_SECS
     from discovery.registration_rules import MAX_FRONTENDS, MAX_METADATA, MAX_RELAYS
     from discovery.stores.replica import CONFIRMED_FOR_SECS

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from discovery import __version__
 from discovery.http.access import RateLimit
 from discovery.http.answers import App
-from discovery.http.api import Service, make_app, make_probe_app
+from discovery.http.api import make_app, make_probe_app
+from discovery.http.handlers import Service
 from discovery.http.server import CannotListen, HttpServer, Limits, run_async
 from discovery.http.streams import Streams
 from discovery.listing.lists import Lists

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from discovery import registrations
 from discovery.errors import Fault, Rejected
-from discovery.http.answers import MAX_WAIT_SECS
 from discovery.http.limits import INTERNAL_ERROR, NOT_HTTP, UNKNOWN_CONTENT_ENCODING, UNKNOWN_TRANSFER_ENCODING, Limits
 from discovery.http.openapi_schemas import IDENTIFIER, Schema
+from discovery.http.requests import MAX_WAIT_SECS
 from discovery.listing.snapshot import Filter
 
 Part = dict[str, Any]

@@ -11,7 +11,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from discovery.errors import Unavailable
-from discovery.http.answers import NO_CACHE, Headers, Message, Receive, Scope, Send, header, too_many
+from discovery.http.answers import NO_CACHE, Headers, Message, Receive, Scope, Send, too_many
+from discovery.http.requests import header
 from discovery.listing.publisher import Selection
 
 COMMENT_SECS = 15

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 from discovery.errors import Unavailable
 from discovery.http.access import RateLimit
-from discovery.http.api import Service, make_app
+from discovery.http.api import make_app
+from discovery.http.handlers import Service
 from discovery.http.streams import Streams
 from discovery.listing.lists import Lists
 from discovery.listing.publisher import Publisher

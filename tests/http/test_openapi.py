@@ -19,7 +19,9 @@ from discovery.client.snapshot import Assembly
 from discovery.errors import Rejected
 from discovery.http import api, openapi_schemas
 from discovery.http.access import RateLimit
+from discovery.http.handlers import Service
 from discovery.http.openapi import document
+from discovery.http.requests import pool_filter
 from discovery.listing import snapshot
 from discovery.model import Accepted, Listing, Registration
 from tests.http.in_process import Rig
@@ -139,7 +141,10 @@ def test_lists_take_exactly_the_filters_that_the_routes_take() -> None:
     for path in ("/pools", "/pools/events"):
         parameters = [resolved(part) for part in document()["paths"][path]["get"]["parameters"]]
         filters = [parameter for parameter in parameters if parameter["in"] == "query"]
-        assert [parameter["name"] for parameter in filters] == list(api.FILTERS)
+        names = [parameter["name"] for parameter in filters]
+        assert names == ["model", "cluster_id", "namespace", "capability", "region"]
+        wanted, _ = pool_filter("&".join(f"{name}=x" for name in names).encode())
+        assert msgspec.structs.asdict(wanted) == dict.fromkeys(names, frozenset({"x"}))
         assert all(parameter["explode"] and parameter["schema"]["type"] == "array" for parameter in filters)
     for path in ("/routers", "/routers/events"):
         parameters = [resolved(part) for part in document()["paths"][path]["get"]["parameters"]]
@@ -164,13 +169,13 @@ class Broken:
         raise LookupError("a fault of the service")
 
 
-def broken_service() -> api.Service:
+def broken_service() -> Service:
     broken: Any = Broken()
 
     def fail() -> Any:
         raise LookupError("a fault of the service")
 
-    return api.Service(broken, broken, broken, broken, broken, RateLimit(0), fail, fail, fail, 15, 5, 65536, None)
+    return Service(broken, broken, broken, broken, broken, RateLimit(0), fail, fail, fail, 15, 5, 65536, None)
 
 
 def test_every_route_and_method_is_in_the_document_and_the_other_way_round(

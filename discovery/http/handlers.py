@@ -1,0 +1,206 @@
+"""What each route does: the request as ``requests`` reads it, a call, and the answer with its headers.
+
+Between the table of routes and the replica, the published lists and the streams. Errors are raised, and ``api`` makes
+answers of them. Knows neither the table of paths nor the router.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from discovery import registrations
+from discovery.errors import Rejected, Unavailable
+from discovery.http.access import RateLimit
+from discovery.http.answers import JSON, NO_CACHE, Headers, Receive, Scope, Send, answer, encode_json, not_modified
+from discovery.http.requests import (
+    asked_wait,
+    check_content_type,
+    header,
+    key_in_path,
+    key_in_query,
+    no_parameters,
+    parameters_of,
+    tag_matches,
+    takes_gzip,
+    whole_body,
+)
+from discovery.http.streams import Streams
+from discovery.listing.explain import Explanation
+from discovery.listing.publisher import Publisher, Selection
+from discovery.listing.snapshot import Filter
+from discovery.metrics import Counters
+from discovery.model import Accepted, Listing, Number, PoolKey, Router
+from discovery.stores.replica import Replica
+
+REMEMBERED_HEARTBEATS = 20_000
+_VARY = (b"vary", b"accept-encoding")
+_MIN_GZIP_BYTES = 512
+
+
+class Service(msgspec.Struct, frozen=True):
+    """What the routes stand on: the replica, the two published lists, the open streams, and facts for people."""
+
+    replica: Replica
+    pools: Publisher[Listing]
+    routers: Publisher[Router]
+    streams: Streams
+    counters: Counters
+    rate_limit: RateLimit
+    stage: Callable[[], tuple[str, str]]
+    status: Callable[[], dict[str, Any]]
+    explain: Callable[[Sequence[PoolKey] | None, str | None], list[Explanation]]
+    lease_duration_secs: Number
+    heartbeat_interval_secs: Number
+    max_body_bytes: int
+    cors_origin: str | None
+
+
+class PublishedList:
+    """A published list: whole, filtered, conditional, waiting, compressed, and as a stream."""
+
+    def __init__(
+        self,
+        service: Service,
+        publisher: Publisher[Any],
+        parse: Callable[[bytes], tuple[Filter, Callable[[Any], bool]]],
+    ) -> None:
+        self._service = service
+        self._publisher = publisher
+        self._parse = parse
+
+    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The list as it is asked for, or 304; with ``Prefer: wait`` not before it is another one."""
+        selection = self._selection(scope)
+        wanted = encoding = prefer = None
+        for name, value in scope["headers"]:
+            if name == b"if-none-match":
+                wanted = value if wanted is None else wanted + b", " + value
+            elif name == b"accept-encoding":
+                encoding = value if encoding is None else encoding + b", " + value
+            elif name == b"prefer":
+                prefer = value
+        applied: Headers = []
+        if wanted is not None and tag_matches(wanted, selection.token):
+            wait_secs = asked_wait(scope) if prefer is not None else 0
+            if wait_secs:
+                applied.append((b"preference-applied", b"wait=%d" % wait_secs))
+            if not wait_secs or not await self._service.streams.park(receive, selection, selection.token, wait_secs):
+                await not_modified(send, [_etag(selection.token), NO_CACHE, _VARY, *applied])
+                return
+        token = selection.token
+        body = selection.body()
+        if encoding is not None and len(body) >= _MIN_GZIP_BYTES and takes_gzip(encoding):
+            body = await selection.gzipped()
+            applied.append((b"content-encoding", b"gzip"))
+        await answer(send, 200, [JSON, _etag(token), NO_CACHE, _VARY, *applied], body)
+
+    async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The list as a stream of events."""
+        await self._service.streams.serve(scope, receive, send, self._selection(scope))
+
+    def _selection(self, scope: Scope) -> Selection[Any]:
+        publisher = self._publisher
+        if not publisher.ready:
+            raise Unavailable(f"There is no list yet: {self._service.stage()[1]}.")
+        query = scope["query_string"]
+        return publisher.select(*self._parse(query)) if query else publisher.everything
+
+
+class Register:
+    """``POST /pools``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        lease, heartbeat = service.lease_duration_secs, service.heartbeat_interval_secs
+        self._heartbeats = registrations.Heartbeats(REMEMBERED_HEARTBEATS)
+        self._created = encode_json(Accepted(lease, heartbeat, True))
+        self._renewed = encode_json(Accepted(lease, heartbeat, False))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Register the pool for a lease; nothing is answered to a client that left before the end of its body."""
+        check_content_type(scope)
+        self._service.rate_limit.check(scope)
+        no_parameters(scope["query_string"])
+        body = await whole_body(receive, self._service.max_body_bytes)
+        if body is None:
+            return
+        created = await self._service.replica.put(self._heartbeats.read(body))
+        await answer(send, 200, [JSON], self._created if created else self._renewed)
+
+
+class OnePool:
+    """``GET`` and ``DELETE /pools/{cluster_id}/{namespace}/{dgd_name}``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The pool's entry of the list; 404 only where the list is complete."""
+        no_parameters(scope["query_string"])
+        key = key_in_path(scope)
+        publisher = self._service.pools
+        selection = publisher.everything
+        fragment = selection.members.get(key) if publisher.ready else None
+        if fragment is None:
+            if publisher.ready and selection.complete:
+                raise Rejected(404, "Not listed", f"The pool {key} is not listed.")
+            raise Unavailable(
+                f"The pool {key} is not listed, but the list is not complete: {self._service.stage()[1]}."
+            )
+        wanted = header(scope, b"if-none-match")
+        if wanted is not None and tag_matches(wanted, fragment.token):
+            await not_modified(send, [_etag(fragment.token), NO_CACHE])
+        else:
+            await answer(send, 200, [JSON, _etag(fragment.token), NO_CACHE], fragment.body)
+
+    async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Deregister the pool; with ``instance_id`` only where that instance registered it last."""
+        parameters = parameters_of(scope["query_string"], ("instance_id",))
+        instances = parameters.get("instance_id", [])
+        if len(instances) > 1:
+            raise Rejected(400, "Bad query", "instance_id may be given once.")
+        await self._service.replica.delete(key_in_path(scope), instances[0] if instances else None)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class Registrations:
+    """``GET /registrations``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What is registered, as it is stored, with what is left of each lease."""
+        no_parameters(scope["query_string"])
+        replica = self._service.replica
+        if not replica.listed:
+            raise Unavailable(f"There are no registrations yet: {replica.incomplete()}.")
+        entries = [
+            {"registration": msgspec.Raw(known.value), "lease_left_secs": round(known.lease_left_secs, 3)}
+            for known in replica.known()
+        ]
+        reason = replica.incomplete()
+        body = encode_json({"complete": reason is None, "reason": reason, "registrations": entries})
+        await answer(send, 200, [JSON, NO_CACHE], body)
+
+
+class Status:
+    """``GET /status``; with ``?pool=`` it also says why those pools are or are not listed, ``*`` for all."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What this replica is and does."""
+        asked = parameters_of(scope["query_string"], ("pool",)).get("pool")
+        status = self._service.status()
+        if asked is not None:
+            keys = None if "*" in asked else [key_in_query(path) for path in asked]
+            status["explained"] = self._service.explain(keys, self._service.replica.incomplete())
+        await answer(send, 200, [JSON, NO_CACHE], encode_json(status))
+
+
+def _etag(token: str) -> tuple[bytes, bytes]:
+    return (b"etag", b'W/"%b"' % token.encode())
