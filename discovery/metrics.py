@@ -21,6 +21,7 @@ class Counters:
             "alternating_registrations",
             "Changes back to the registration before: a pool's relays say different things.",
         )
+        self.mass_losses = self._counter("mass_losses", "Holds begun because most pools of all clusters ended at once.")
         self._relists = Counter(
             "discovery_relists", "Full lists read from the store, by cause.", ["cause"], registry=self.registry
         )

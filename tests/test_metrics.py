@@ -9,6 +9,7 @@ COUNTERS = (
     "announcements_ignored",
     "registrations_ignored",
     "alternating_registrations",
+    "mass_losses",
 )
 
 

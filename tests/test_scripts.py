@@ -30,7 +30,7 @@ SCRIPTS = [PROJECT / "scripts" / name for name in ("setup", "run", "check", "tes
 RUN = str(PROJECT / "scripts" / "run")
 TOOLS = ["bash", "cat", "dirname", "env", "flock", "grep", "head", "ln", "mkdir", "rm", "sha256sum", "sleep"]
 TOOLS += ["sort", "touch"]
-TEST_PROGRAMS = ["curl", "openssl", "redis-cli", "redis-server", "tmux"]
+TEST_PROGRAMS = ["curl", "faketime", "openssl", "redis-cli", "redis-server", "tmux"]
 POOL = {"cluster_id": "us-east-1", "namespace": "prod", "dgd_name": "llama-70b", "model": "m"}
 
 
@@ -103,7 +103,7 @@ case "$*" in
   *" update") touch "%PLACE%/updated" ;;
   *" install "*)
     [[ -e "%PLACE%/updated" ]] || exit 100
-    for name in curl openssl redis-cli redis-server tmux; do ln -sf /bin/true "%PLACE%/programs/$name"; done
+    for name in curl faketime openssl redis-cli redis-server tmux; do ln -sf /bin/true "%PLACE%/programs/$name"; done
     ;;
 esac"""
 
@@ -255,7 +255,7 @@ class TestSetup:
         asked = clone.logged()
         assert asked[-2:] == [
             "RUNLEVEL=1 apt-get update",
-            "RUNLEVEL=1 apt-get install -y --no-install-recommends curl openssl redis-tools redis-server tmux",
+            "RUNLEVEL=1 apt-get install -y --no-install-recommends curl faketime openssl redis-tools redis-server tmux",
         ]
         assert clone.run("scripts/setup", "--tests") == (0, "", "")
         assert clone.logged() == []
@@ -307,14 +307,14 @@ class TestCheckAndTest:
         assert ran[-3:] == [
             "mypy",
             "pytest <-m> <not live> <-n> <4> <--dist> <worksteal>",
-            "pytest <-m> <live> <-n> <4> <--dist> <worksteal>",
+            "pytest <-m> <live and not soak> <-n> <4> <--dist> <worksteal>",
         ]
 
     def test_a_failed_part_does_not_hide_the_others(self, clone: Clone) -> None:
         clone.refuse("not live", "-m mypy")
         code, _, errors = clone.run("scripts/test")
         assert (code, errors.splitlines()[-1]) == (1, "scripts/test: failed: checks, fast tests")
-        assert clone.logged()[-1].startswith("pytest <-m> <live>")
+        assert clone.logged()[-1].startswith("pytest <-m> <live and not soak>")
 
     def test_arguments_go_to_pytest_alone(self, clone: Clone) -> None:
         assert clone.run("scripts/test", "tests/test_join.py", "-k", "one sided")[0] == 0

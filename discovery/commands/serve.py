@@ -88,6 +88,8 @@ class _Process:
             max_pools=settings.max_pools,
             counters=self._counters,
             on_change=self._lists.registrations_changed,
+            mass_loss_hold_secs=settings.mass_loss_hold_secs,
+            local_cluster_id=settings.local_cluster_id,
         )
         service = Service(
             replica=self._replica,

@@ -31,9 +31,14 @@ class Alarms:
         self._numbers = itertools.count(1)
         self._wake = asyncio.Event()
 
-    def set(self, lease: Leased, key: PoolKey, at: float) -> None:
+    def set(self, lease: Leased, key: PoolKey, ends_at: float) -> None:
+        """This lease seems to end at ``ends_at``: ask about it just after."""
+        lease.ends_at = ends_at
+        self.again(lease, key, ends_at)
+
+    def again(self, lease: Leased, key: PoolKey, at: float) -> None:
         """Ask about this lease just after ``at``; an alarm that was set before for the same pool is void."""
-        lease.ends_at, lease.alarm = at, next(self._numbers)
+        lease.alarm = next(self._numbers)
         heapq.heappush(self._heap, (at + ASK_AFTER_SECS, lease.alarm, key))
         if self._heap[0][1] == lease.alarm:
             self._wake.set()

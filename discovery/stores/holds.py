@@ -6,6 +6,11 @@ store could be read, however many signs of trouble follow each other.
 """
 
 
+def least_left_secs(lease_secs: float, heartbeat_secs: float) -> float:
+    """What the lease of a live pool has left at the least: one of its heartbeats may have been lost."""
+    return max(lease_secs - 2 * heartbeat_secs, lease_secs / 3)
+
+
 class Holds:
     """What this replica has seen of its store's health."""
 
@@ -63,6 +68,10 @@ class Holds:
     def next_action(self, now: float) -> float | None:
         """When the running hold ends; None where there is none or the store is away."""
         return self._hold_until if self._failing_since is None and self._hold_until > now else None
+
+    def quiet(self, now: float) -> bool:
+        """Whether the store answers and no hold runs: what it lacks now is not there."""
+        return self._failing_since is None and now >= self._hold_until
 
     def loss(self, now: float) -> str | None:
         """The reason why the store's content may be less than the truth; None where it is whole."""

@@ -37,10 +37,14 @@ class Connection:
 class TcpProxy:
     """Listens on a port of its own and passes bytes to ``target_port``; runs in a thread."""
 
-    def __init__(self, target_port: int) -> None:
-        self.port = free_port()
+    def __init__(self, target_port: int, *, host: str = "127.0.0.1", port: int | None = None) -> None:
+        self.host = host
+        self.port = port or free_port()
+        self.target_port = target_port
+        """Where new connections go; those that are open stay where they are."""
         self.connections: list[Connection] = []
-        self._target_port = target_port
+        self._black_hole = False
+        self._bytes_per_sec = 0.0
         self._delay = 0.0
         self._delayed: re.Pattern[bytes] | None = None
         self._loop = asyncio.new_event_loop()
@@ -57,7 +61,7 @@ class TcpProxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        return await asyncio.start_server(self._accept, self.host, self.port)
 
     # The faults
 
@@ -74,8 +78,29 @@ class TcpProxy:
         return self._call(self._set_flowing(False, subscribed))
 
     def thaw(self) -> int:
-        """Let all frozen connections flow again."""
+        """Let all frozen connections flow again, and new ones too."""
+        self._black_hole = False
         return self._call(self._set_flowing(True, None))
+
+    def discard(self) -> int:
+        """Break the frozen connections together with what is stuck in them; gives their number."""
+        return self._call(self._discard())
+
+    async def _discard(self) -> int:
+        chosen = [each for each in self.connections if each.open and not each.flowing.is_set()]
+        for connection in chosen:
+            connection.client.transport.abort()
+            connection.server.transport.abort()
+        return len(chosen)
+
+    def swallow(self) -> int:
+        """Pass nothing more, on open connections and on new ones, and close none; gives how many are open."""
+        self._black_hole = True
+        return self.freeze()
+
+    def trickle(self, bytes_per_sec: float) -> None:
+        """Let answers through this slowly on each connection; 0 is as fast as they come."""
+        self._bytes_per_sec = bytes_per_sec
 
     async def _set_flowing(self, flowing: bool, subscribed: bool | None) -> int:
         chosen = [each for each in self.connections if each.open and subscribed in (None, each.subscribed)]
@@ -116,11 +141,13 @@ class TcpProxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target_port)
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self.target_port)
         except OSError:
             writer.transport.abort()
             return
         connection = Connection(writer, to_server)
+        if self._black_hole:
+            connection.flowing.clear()
         self.connections.append(connection)
         pumps = [
             asyncio.create_task(self._requests(reader, connection)),
@@ -137,6 +164,7 @@ class TcpProxy:
             await asyncio.gather(*pumps, return_exceptions=True)
             writer.transport.abort()
             to_server.transport.abort()
+            self.connections = [each for each in self.connections if each is not connection]
 
     async def _requests(self, reader: asyncio.StreamReader, connection: Connection) -> None:
         while chunk := await reader.read(65536):
@@ -164,6 +192,11 @@ class TcpProxy:
             at, chunk = await travelling.get()
             while (wait := at - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
+            while self._bytes_per_sec and chunk:
+                piece, chunk = chunk[:64], chunk[64:]
+                await asyncio.sleep(len(piece) / self._bytes_per_sec)
+                await connection.flowing.wait()
+                connection.client.write(piece)
             await connection.flowing.wait()
             connection.client.write(chunk)
             await connection.client.drain()

@@ -1,0 +1,206 @@
+"""What is known of each pool, and which of two things that were told of it is the newer one.
+
+Stands between what a replica hears (its own writes, announcements, full lists) and what it publishes: each thing told
+comes in here and gives the changes that follow from it. Judges no lease: it only sets the alarms.
+"""
+
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from discovery import registrations
+from discovery.metrics import Counters
+from discovery.model import PoolKey, Registration
+from discovery.stores import Deleted, Health, Listed
+from discovery.stores.alarms import Alarms
+from discovery.stores.epochs import Epochs
+from discovery.stores.mass_loss import MassLoss
+
+log = logging.getLogger(__name__)
+
+REMEMBER_DELETED_SECS = 10.0
+
+Change = tuple[PoolKey, Registration | None]
+
+
+class Entry:
+    """One pool as the store last told of it; ``ends_at`` is an alarm for a question, never a verdict."""
+
+    __slots__ = (
+        "alarm",
+        "alternations",
+        "ends_at",
+        "epoch",
+        "known_since",
+        "previous",
+        "revision",
+        "touched",
+        "value",
+    )
+
+    def __init__(self, value: bytes, epoch: str, revision: int, known_since: float) -> None:
+        self.value = value
+        self.epoch = epoch
+        self.revision = revision
+        self.known_since = known_since
+        self.ends_at = 0.0
+        self.alarm = 0
+        self.touched = 0
+        self.previous: int | None = None
+        self.alternations = 0
+
+
+class Known(NamedTuple):
+    """One registration for people: as stored, and the seconds its lease had left when last confirmed."""
+
+    key: PoolKey
+    value: bytes
+    lease_left_secs: float
+
+
+class Entries:
+    """All pools. ``overdue`` holds those that ended and are kept, with the readable time at which that was found."""
+
+    def __init__(
+        self, epochs: Epochs, alarms: Alarms, mass_loss: MassLoss, counters: Counters, clock: Callable[[], float]
+    ) -> None:
+        self.by_key: dict[PoolKey, Entry] = {}
+        self.overdue: dict[PoolKey, float] = {}
+        self._epochs = epochs
+        self._alarms = alarms
+        self._mass_loss = mass_loss
+        self._counters = counters
+        self._clock = clock
+        self._deleted: OrderedDict[PoolKey, tuple[str, int, float]] = OrderedDict()
+        self._numbers = itertools.count(1)
+
+    def mark(self) -> int:
+        """A number above ``touched`` of every entry: what is touched after this moment has a higher one."""
+        return next(self._numbers)
+
+    # ---- what is told
+
+    def put(
+        self,
+        key: PoolKey,
+        value: bytes,
+        epoch: str,
+        revision: int,
+        ends_at: float,
+        registration: Registration | None = None,
+    ) -> list[Change] | None:
+        """The pool is ``value`` as of ``revision``; None where nobody has to be told."""
+        if self._epochs.is_past(epoch) or self._newer_known(key, epoch, revision):
+            return None
+        entry = self.by_key.get(key)
+        changes: list[Change] = []
+        if entry is None or entry.value != value:
+            registration = registration or self._decode(key, value)
+            if registration is None:
+                return None
+            changes.append((key, registration))
+        if entry is None:
+            entry = self._add(key, value, epoch, revision, ends_at)
+        elif changes:
+            self._note_alternation(key, entry, value)
+            entry.value = value
+        entry.epoch, entry.revision, entry.touched = epoch, revision, next(self._numbers)
+        entry.ends_at = ends_at
+        if self._deleted:
+            self._deleted.pop(key, None)
+        was_overdue = bool(self.overdue) and self._is_back(key, entry)
+        return changes if changes or was_overdue else None
+
+    def deleted(self, event: Deleted) -> list[Change]:
+        """The pool deregistered."""
+        if self._epochs.is_past(event.epoch) or self._newer_known(event.key, event.epoch, event.revision):
+            return []
+        now = self._clock()
+        self._deleted[event.key] = (event.epoch, event.revision, now)
+        while self._deleted and next(iter(self._deleted.values()))[2] < now - REMEMBER_DELETED_SECS:
+            self._deleted.popitem(last=False)
+        self._mass_loss.deregistered(event.key)
+        return self.drop(event.key)
+
+    def lives(self, key: PoolKey, entry: Entry, ends_at: float) -> None:
+        """The store said that the lease runs until then."""
+        self._alarms.set(entry, key, ends_at)
+        if self.overdue.pop(key, None) is not None:
+            self._mass_loss.registered(key)
+
+    def drop(self, key: PoolKey) -> list[Change]:
+        """The pool is no longer listed."""
+        self.overdue.pop(key, None)
+        return [(key, None)] if self.by_key.pop(key, None) is not None else []
+
+    def listed(self, listed: Listed) -> list[Change]:
+        """Everything that the store holds. What it lacks is asked about at once; nothing is dropped here."""
+        health = listed.health
+        changes: list[Change] = []
+        for key, stored in listed.items.items():
+            if not self._newer_known(key, health.epoch, health.revision):
+                ends_at = health.asked_at + stored.remaining_secs
+                if change := self._one_listed(key, stored.value, health, ends_at):
+                    changes.append(change)
+        now = self._clock()
+        for key, entry in self.by_key.items():
+            if key not in listed.items and not (entry.epoch == health.epoch and entry.revision > health.revision):
+                self._alarms.set(entry, key, now)
+        return changes
+
+    def _one_listed(self, key: PoolKey, value: bytes, health: Health, ends_at: float) -> Change | None:
+        entry = self.by_key.get(key)
+        change: Change | None = None
+        if entry is None or entry.value != value:
+            registration = self._decode(key, value)
+            if registration is None:
+                return None
+            change = (key, registration)
+            if entry is None:
+                entry = self._add(key, value, health.epoch, health.revision, ends_at)
+            entry.value = value
+        entry.epoch, entry.revision, entry.touched = health.epoch, health.revision, next(self._numbers)
+        entry.ends_at = max(entry.ends_at, ends_at)
+        self._is_back(key, entry)
+        return change
+
+    def _add(self, key: PoolKey, value: bytes, epoch: str, revision: int, ends_at: float) -> Entry:
+        entry = self.by_key[key] = Entry(value, epoch, revision, self._clock())
+        self._alarms.set(entry, key, ends_at)
+        self._mass_loss.registered(key)
+        return entry
+
+    def _is_back(self, key: PoolKey, entry: Entry) -> bool:
+        """Whether this pool had ended; its alarm then stands where the hold was to end."""
+        if key not in self.overdue:
+            return False
+        self.lives(key, entry, entry.ends_at)
+        return True
+
+    def _newer_known(self, key: PoolKey, epoch: str, revision: int) -> bool:
+        entry = self.by_key.get(key)
+        if entry is not None and entry.epoch == epoch and entry.revision > revision:
+            return True
+        deleted = self._deleted.get(key)
+        return deleted is not None and deleted[0] == epoch and deleted[1] >= revision
+
+    def _decode(self, key: PoolKey, value: bytes) -> Registration | None:
+        try:
+            registration = registrations.decode(value)
+            if registration.key != key:
+                raise ValueError(f"it is about {registration.key}")
+        except ValueError as error:
+            self._counters.registrations_ignored.inc()
+            log.warning("the stored value of pool %s is skipped: %s", key, error)
+            return None
+        return registration
+
+    def _note_alternation(self, key: PoolKey, entry: Entry, value: bytes) -> None:
+        if entry.previous == hash(value):
+            entry.alternations += 1
+            self._counters.alternating_registrations.inc()
+            if entry.alternations == 2:
+                log.warning("the relays of pool %s send different registrations in turn; the latest wins", key)
+        entry.previous = hash(entry.value)

@@ -1,0 +1,471 @@
+"""Mass loss as whole replicas live through it: a shared server, relays with spread heartbeats, virtual time.
+
+What is promised is judged by what the replicas published and by what the server holds.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pytest
+
+from discovery import registrations
+from discovery.errors import Unavailable
+from discovery.metrics import Counters
+from discovery.model import PoolKey, Registration
+from discovery.registrations import Heartbeat
+from discovery.stores import Remaining
+from discovery.stores.mass_loss import REASON
+from discovery.stores.memory import MemoryStore
+from discovery.stores.replica import Change, Replica
+from tests.stores.shared_server import SharedServer, View
+from tests.virtual_time import VirtualTimeLoop
+
+LEASE, HEARTBEAT, HOLD = 6.0, 2.0, 30.0
+OLD = 3 * LEASE + 1
+CHECK = 1.0
+"""A replica reads what the server says of itself at least this often."""
+
+EAST = [PoolKey("east", "n", f"p{number}") for number in range(4)]
+WEST = [PoolKey("west", "n", f"p{number}") for number in range(3)]
+ALL = EAST + WEST
+
+
+class Published:
+    """One replica and what it last said."""
+
+    def __init__(self, store: View | MemoryStore, loop: VirtualTimeLoop, hold: float, local: str | None) -> None:
+        self.view = store
+        self.counters = Counters()
+        self.listed: dict[PoolKey, Registration] = {}
+        self.complete = False
+        self.replica = Replica(
+            store,
+            lease_secs=LEASE,
+            heartbeat_secs=HEARTBEAT,
+            max_pools=100,
+            counters=self.counters,
+            on_change=self._take,
+            mass_loss_hold_secs=hold,
+            local_cluster_id=local,
+            clock=loop.time,
+        )
+        self.task = loop.create_task(self.replica.run())
+
+    def _take(self, changes: Sequence[Change], complete: bool, complete_until: float) -> None:
+        for key, registration in changes:
+            if registration is None:
+                del self.listed[key]
+            else:
+                self.listed[key] = registration
+        self.complete = complete
+
+    @property
+    def holds_begun(self) -> float:
+        return self.counters.values()["mass_losses"]
+
+
+class Fleet:
+    """Two replicas, and the relays that beat through them until they are cut."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self.loop = loop
+        self.server = SharedServer(LEASE, loop.time)
+        self.server.epoch()
+        loop.pass_time(LEASE + 1)
+        self.replicas: list[Published] = []
+        self.cut: set[PoolKey] = set()
+        self.dropped_at: dict[PoolKey, float] = {}
+
+    def start(self, hold: float = HOLD, local: str | None = None) -> Published:
+        self.replicas.append(Published(View(self.server), self.loop, hold, local))
+        self.loop.pass_time(1.0)
+        return self.replicas[-1]
+
+    def relays(self, keys: Iterable[PoolKey], to: Sequence[Published]) -> None:
+        for number, key in enumerate(keys):
+            self.loop.create_task(self._beat(key, to[number % len(to)], random.uniform(0, HEARTBEAT)))
+
+    async def _beat(self, key: PoolKey, to: Published, first_after: float) -> None:
+        await asyncio.sleep(first_after)
+        while True:
+            pause = HEARTBEAT * random.uniform(0.9, 1.0)
+            if key not in self.cut:
+                try:
+                    await to.replica.put(heartbeat(key))
+                except Unavailable:
+                    pause = 1.0
+            await asyncio.sleep(pause)
+
+    def cut_off(self, keys: Iterable[PoolKey]) -> float:
+        self.cut.update(keys)
+        return self.loop.time()
+
+    def watch(self, until: float, always: Callable[[], None] = lambda: None) -> None:
+        while self.loop.time() < until:
+            self.loop.pass_time(0.05)
+            always()
+
+    def holding(self) -> list[bool]:
+        return [REASON in (each.replica.incomplete() or "") for each in self.replicas]
+
+
+def heartbeat(key: PoolKey) -> Heartbeat:
+    return Heartbeat(key, registrations.encode(registrations.canonical(Registration(*key, model="m"))))
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualTimeLoop]:
+    random.seed(1)
+    running = VirtualTimeLoop()
+    asyncio.set_event_loop(running)
+    yield running
+    running.shut()
+    asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def fleet(loop: VirtualTimeLoop) -> Fleet:
+    """Replicas a and b, all pools listed for three leases."""
+    made = Fleet(loop)
+    both = [made.start(), made.start()]
+    made.relays(ALL, both)
+    loop.pass_time(OLD)
+    assert all(set(each.listed) == set(ALL) and each.complete for each in both)
+    return made
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "mass loss" in record.getMessage()]
+
+
+def test_when_all_clusters_are_cut_nothing_leaves_for_the_time_of_the_hold_on_any_replica(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + CHECK)
+    assert all(fleet.holding())
+    assert [each.holds_begun for each in fleet.replicas] == [1, 1]
+    assert not any(each.complete for each in fleet.replicas)
+    late = fleet.start()
+    assert not late.complete, "a replica that starts in a hold knows of it"
+    assert late.listed == {}
+    assert len(begins := [line for line in lines(caplog) if "the list is not complete" in line]) == 2
+    assert "7 of 7 pools of all 2 clusters" in begins[0]
+    assert "(east 4 of 4, west 3 of 3)" in begins[0]
+    assert "check the ingress in front of the service" in begins[0]
+
+    def all_stay() -> None:
+        assert all(set(each.listed) == set(ALL) for each in fleet.replicas[:2])
+        assert not late.complete
+
+    fleet.watch(cut + LEASE - HEARTBEAT + HOLD - 0.1, all_stay)
+    fleet.watch(cut + LEASE + HOLD + CHECK + 1)
+    assert all(each.listed == {} and each.complete for each in fleet.replicas)
+    fleet.watch(cut + LEASE + HOLD + 4 * LEASE)
+    assert [each.holds_begun for each in fleet.replicas] == [1, 1, 0], "no second hold"
+    ends = [line for line in lines(caplog) if "is over after" in line]
+    assert len(ends) == 3
+    assert "0 of 7 lost pools are back" in ends[0]
+
+
+def test_after_half_are_back_and_one_lease_more_what_is_still_gone_leaves(fleet: Fleet) -> None:
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 5)
+    assert all(fleet.holding())
+    fleet.cut.difference_update(EAST)
+    back = fleet.loop.time()
+
+    def all_stay() -> None:
+        assert all(set(each.listed) == set(ALL) for each in fleet.replicas)
+
+    fleet.watch(back + LEASE, all_stay)
+    fleet.watch(back + HEARTBEAT + LEASE + 2 * CHECK + 0.5)
+    assert all(set(each.listed) == set(EAST) for each in fleet.replicas)
+    fleet.watch(fleet.loop.time() + CHECK)
+    assert all(each.complete for each in fleet.replicas), "the store's word was taken back"
+    assert fleet.server.health(0.0).settling is None
+
+
+def test_one_dead_cluster_leaves_at_the_ends_of_its_leases(fleet: Fleet) -> None:
+    cut = fleet.cut_off(EAST)
+    gone: dict[PoolKey, float] = {}
+
+    def look() -> None:
+        assert all(each.complete for each in fleet.replicas)
+        for key in EAST:
+            if all(key not in each.listed for each in fleet.replicas):
+                gone.setdefault(key, fleet.loop.time())
+
+    fleet.watch(cut + LEASE + 1, look)
+    assert set(gone) == set(EAST)
+    assert all(at <= fleet.server.gone_at[key] + 0.5 for key, at in gone.items())
+    assert [each.holds_begun for each in fleet.replicas] == [0, 0]
+    assert all(set(each.listed) == set(WEST) for each in fleet.replicas)
+
+
+def test_pools_younger_than_three_leases_just_expire(loop: VirtualTimeLoop) -> None:
+    fleet = Fleet(loop)
+    both = [fleet.start(), fleet.start()]
+    fleet.relays(ALL, both)
+    loop.pass_time(2 * LEASE - HEARTBEAT)
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    assert all(each.listed == {} and each.complete and not each.holds_begun for each in both)
+
+
+def test_switched_off_all_leave_at_the_ends_of_their_leases(loop: VirtualTimeLoop) -> None:
+    fleet = Fleet(loop)
+    both = [fleet.start(hold=0), fleet.start(hold=0)]
+    fleet.relays(ALL, both)
+    loop.pass_time(OLD)
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    assert all(each.listed == {} and each.complete and not each.holds_begun for each in both)
+
+
+def test_the_local_cluster_neither_prevents_a_hold_nor_is_dropped_in_one(loop: VirtualTimeLoop) -> None:
+    fleet = Fleet(loop)
+    home = [PoolKey("home", "n", f"p{number}") for number in range(5)]
+    both = [fleet.start(local="home"), fleet.start(local="home")]
+    fleet.relays(ALL + home, both)
+    loop.pass_time(OLD)
+    cut = fleet.cut_off(ALL + home[:1])
+
+    def all_stay() -> None:
+        assert all(set(each.listed) == {*ALL, *home} for each in both)
+
+    fleet.watch(cut + HOLD, all_stay)
+    assert all(fleet.holding())
+    fleet.watch(cut + LEASE + HOLD + 1)
+    assert all(set(each.listed) == set(home[1:]) for each in both)
+
+
+def test_a_pool_that_deregisters_in_a_hold_leaves_at_once_and_does_not_come_back(fleet: Fleet) -> None:
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    fleet.loop.run(fleet.replicas[0].replica.delete(EAST[0], None))
+    assert EAST[0] not in fleet.replicas[0].listed
+    fleet.watch(fleet.loop.time() + 0.2)
+
+    def stays_away() -> None:
+        assert all(EAST[0] not in each.listed and len(each.listed) == 6 for each in fleet.replicas)
+
+    fleet.watch(cut + HOLD, stays_away)
+
+
+def test_a_pool_that_registers_in_a_hold_and_dies_again_is_kept_to_its_end(fleet: Fleet) -> None:
+    """It is not forgotten either: its next end is asked about at its time, not when the hold was to be over."""
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    fleet.loop.run(fleet.replicas[0].replica.put(heartbeat(EAST[0])))
+    fleet.loop.pass_time(0.2)
+    assert all(each.replica._mass_loss.kept == 6 for each in fleet.replicas)
+    fleet.watch(fleet.loop.time() + LEASE + 1)
+    assert all(each.replica._mass_loss.kept == 7 for each in fleet.replicas)
+    fleet.watch(cut + LEASE + HOLD + 1)
+    assert all(each.listed == {} for each in fleet.replicas)
+
+
+@pytest.mark.parametrize("path", ["refusing", "silent"])
+def test_an_outage_over_the_end_of_a_hold_keeps_the_pools_until_a_lease_after_it(fleet: Fleet, path: str) -> None:
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    fleet.watch(cut + LEASE + HOLD - 8)
+    for each in fleet.replicas:
+        each.view.set_path(path)  # type: ignore[union-attr, arg-type]
+
+    def all_stay() -> None:
+        assert all(set(each.listed) == set(ALL) and not each.complete for each in fleet.replicas)
+
+    fleet.watch(cut + LEASE + HOLD + 20, all_stay)
+    for each in fleet.replicas:
+        each.view.set_path("up")  # type: ignore[union-attr]
+    healed = fleet.loop.time()
+    fleet.watch(healed + LEASE, all_stay)
+    fleet.watch(healed + LEASE + 4)
+    assert all(each.listed == {} for each in fleet.replicas)
+    fleet.watch(healed + 3 * LEASE)
+    assert all(each.complete for each in fleet.replicas)
+    assert [each.holds_begun for each in fleet.replicas] == [1, 1]
+
+
+def test_a_loss_of_data_in_a_hold_shortens_nothing_and_the_store_is_told_again(fleet: Fleet) -> None:
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    fleet.server.lose_everything()
+    fleet.watch(fleet.loop.time() + 3)
+    assert fleet.server.health(0.0).settling == REASON, "a replica that starts now must know"
+
+    def all_stay() -> None:
+        assert all(set(each.listed) == set(ALL) and not each.complete for each in fleet.replicas)
+
+    fleet.watch(cut + LEASE - HEARTBEAT + HOLD - 0.1, all_stay)
+    fleet.watch(cut + LEASE + HOLD + CHECK + 1)
+    assert all(each.listed == {} and each.complete for each in fleet.replicas)
+
+
+def test_a_loss_of_data_just_before_the_end_of_a_hold_keeps_what_is_gone_for_its_own_lease(fleet: Fleet) -> None:
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE - HEARTBEAT + HOLD - 2)
+    fleet.server.lose_everything()
+    lost = fleet.loop.time()
+
+    def all_stay() -> None:
+        assert all(set(each.listed) == set(ALL) and not each.complete for each in fleet.replicas)
+
+    fleet.watch(lost + LEASE, all_stay)
+    fleet.watch(lost + LEASE + 3)
+    assert all(each.listed == {} for each in fleet.replicas)
+
+
+def test_when_half_are_back_during_the_settling_after_a_loss_that_settling_goes_on(fleet: Fleet) -> None:
+    """The store keeps one word at a time: the end of a hold does not take away what another reason needs."""
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    fleet.cut.difference_update(EAST)
+    fleet.watch(fleet.loop.time() + HEARTBEAT + LEASE - 2)
+    assert all(fleet.holding())
+    fleet.server.lose_everything()
+    lost = fleet.loop.time()
+
+    def no_stranger_is_sure() -> None:
+        assert lost + 2 > fleet.loop.time() or fleet.server.health(0.0).settling is not None
+
+    fleet.watch(lost + LEASE, no_stranger_is_sure)
+    fleet.watch(lost + LEASE + 3)
+    assert all(set(each.listed) == set(EAST) and each.complete for each in fleet.replicas)
+
+
+def test_a_replica_too_young_to_judge_holds_with_the_others_once_it_hears_of_it(fleet: Fleet) -> None:
+    """Its streams would else tell clients for good that all pools have left."""
+    young = fleet.start()
+    fleet.watch(fleet.loop.time() + LEASE)
+    assert young.complete
+    cut = fleet.cut_off(ALL)
+    while not any(each.holds_begun for each in fleet.replicas):
+        assert fleet.loop.time() < cut + LEASE
+        fleet.loop.pass_time(0.01)
+    first = fleet.loop.time()
+    fleet.watch(first + CHECK)
+    stayed = set(young.listed)
+    assert stayed
+    assert not young.complete
+
+    def all_stay() -> None:
+        assert set(young.listed) == stayed
+        assert all(set(each.listed) == set(ALL) for each in fleet.replicas[:2])
+
+    fleet.watch(first + HOLD - 0.1, all_stay)
+    assert young.holds_begun == 0
+    fleet.watch(cut + LEASE + HOLD + 2 * CHECK + 1)
+    assert all(each.listed == {} and each.complete for each in fleet.replicas)
+
+
+def test_while_all_leases_are_asked_for_a_pool_may_register_and_one_may_leave(fleet: Fleet) -> None:
+    """The answer says that they are gone; what was heard after the question is newer."""
+    cut = fleet.cut_off(ALL)
+    held = fleet.replicas[0]
+    view, remaining = held.view, held.view.remaining
+    asked: list[int] = []
+
+    async def slow(keys: Sequence[PoolKey]) -> Remaining:
+        answer = await remaining(keys)
+        asked.append(len(keys))
+        if len(keys) == len(ALL) and len(asked) < 20:
+            await fleet.replicas[1].replica.put(heartbeat(EAST[0]))
+            await fleet.replicas[1].replica.delete(EAST[1], None)
+            await asyncio.sleep(0.2)
+        return answer
+
+    view.remaining = slow  # type: ignore[method-assign]
+    fleet.server.lose(EAST[0])
+    fleet.watch(cut + LEASE + 1)
+    assert len(ALL) in asked
+    assert all(set(each.listed) == {*ALL} - {EAST[1]} for each in fleet.replicas)
+
+
+def test_a_survey_from_another_life_of_the_store_is_void(fleet: Fleet) -> None:
+    cut = fleet.cut_off(ALL)
+    held = fleet.replicas[0]
+    remaining = held.view.remaining
+    lost: list[float] = []
+
+    async def emptied(keys: Sequence[PoolKey]) -> Remaining:
+        if len(keys) == len(ALL) and not lost:
+            fleet.server.lose_everything()
+            lost.append(fleet.loop.time())
+            fleet.server.epoch()
+        return await remaining(keys)
+
+    held.view.remaining = emptied  # type: ignore[method-assign]
+    fleet.watch(cut + LEASE + 1)
+    assert lost
+    assert held.holds_begun == 0, "it is a loss of data, and held as one"
+    assert set(held.listed) == set(ALL)
+
+
+def test_all_leases_are_asked_for_at_most_once_a_second_while_pools_end(fleet: Fleet) -> None:
+    surveys: list[float] = []
+    held = fleet.replicas[0]
+    remaining = held.view.remaining
+
+    async def counted(keys: Sequence[PoolKey]) -> Remaining:
+        if len(keys) >= 5:
+            surveys.append(fleet.loop.time())
+        return await remaining(keys)
+
+    held.view.remaining = counted  # type: ignore[method-assign]
+    fleet.watch(fleet.loop.time() + 3 * LEASE)
+    assert surveys == [], "renewals cost no survey"
+    cut = fleet.cut_off(EAST[:3])
+    fleet.watch(cut + LEASE + 1)
+    assert 1 <= len(surveys) <= 3
+    fleet.watch(cut + LEASE + 12)
+    assert len(surveys) <= 3
+    assert all(later - earlier >= 1.0 for earlier, later in itertools.pairwise(surveys))
+
+
+def test_the_memory_store_holds_alone_and_takes_its_word_back(loop: VirtualTimeLoop) -> None:
+    store = MemoryStore(LEASE, loop.time)
+    one = Published(store, loop, HOLD, None)
+    fleet = Fleet(loop)
+    fleet.replicas.append(one)
+    fleet.relays(ALL, [one])
+    loop.pass_time(OLD)
+    assert one.complete
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    assert set(one.listed) == set(ALL)
+    assert not one.complete
+    fleet.cut.clear()
+    fleet.watch(loop.time() + HEARTBEAT + LEASE + 2 * CHECK + 1)
+    assert one.complete
+    assert one.holds_begun == 1
+
+
+def test_a_write_that_went_to_a_store_of_the_past_is_not_confirmed(fleet: Fleet) -> None:
+    """The connection still led to a server that the others had left: its answer would be lost with it."""
+    one = fleet.replicas[0]
+    before = fleet.server.epoch()
+    put, delete = one.view.put, one.view.delete
+
+    async def old_put(key: PoolKey, value: bytes, lease_secs: float) -> object:
+        return (await put(key, value, lease_secs))._replace(epoch=before)
+
+    async def old_delete(key: PoolKey, instance_id: str | None) -> object:
+        found = await delete(key, instance_id)
+        assert found is not None
+        return found._replace(epoch=before)
+
+    one.view.put, one.view.delete = old_put, old_delete  # type: ignore[method-assign, assignment]
+    fleet.server.lose_everything()
+    fleet.watch(fleet.loop.time() + 3)
+    with pytest.raises(Unavailable, match="not confirmed: the store was replaced meanwhile"):
+        fleet.loop.run(one.replica.put(heartbeat(EAST[0])))
+    with pytest.raises(Unavailable, match="not confirmed: the store was replaced meanwhile"):
+        fleet.loop.run(one.replica.delete(EAST[0], None))
+    assert one.replica.failing() is None, "that is no outage"
