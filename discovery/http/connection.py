@@ -1,14 +1,13 @@
 """One connection of the HTTP server: uvicorn's parser protocol with a bound on everything that a peer can hold.
 
-Between the socket and the ASGI app. A request reaches the app only when all of it has arrived, so the app never waits
-for a body, never acts on half of one, and whatever is refused here is refused before the app has heard of it. Knows
-nothing of routes, pools or who the caller is.
+Between the socket and ``exchange``, which runs the app. A request gets there only when all of it has arrived, so the
+app never waits for a body, never acts on half of one, and whatever is refused here is refused before the app has heard
+of it. Knows nothing of routes, pools or who the caller is.
 
 Deadlines are plain numbers that the server's sweep compares: a timer for each request would cost more than the request.
 """
 
 import asyncio
-import logging
 import math
 import socket
 import struct
@@ -18,25 +17,19 @@ from typing import Any
 import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
+from discovery.http.exchange import HeldHead, run_app
+from discovery.http.heads import CHECKED_HEADERS, head_size, header_refusal, without_offer
 from discovery.http.limits import (
-    INTERNAL_ERROR,
     MAX_PIPELINED,
     NO_SINGLE_HOST,
     NO_TUNNELS,
     NOT_HTTP,
     TOO_MANY_PIPELINED,
-    UNKNOWN_CONTENT_ENCODING,
-    UNKNOWN_TRANSFER_ENCODING,
-    Limits,
     Refusal,
     Unread,
 )
-
-JOINED_BYTES = 65_536
-
-logger = logging.getLogger(__name__)
+from discovery.http.peers import SharedState
 
 LINGER_SECS = 1.0
 """How long a refused peer's bytes are still read and thrown away: a close with unread bytes is a reset, which would
@@ -48,76 +41,6 @@ NEVER = math.inf
 
 class Refused(Exception):
     """Stops the parser from inside one of its callbacks; the reason lies in the connection's ``refusal``."""
-
-
-CHECKED_HEADERS = frozenset({b"content-length", b"transfer-encoding", b"content-encoding", b"expect"})
-
-
-class SharedState(ServerState):
-    """What all connections of one server share: its limits, who is connected, and whether it is draining."""
-
-    connections: "set[Connection]"  # type: ignore[assignment]
-
-    def __init__(self, limits: Limits) -> None:
-        super().__init__()
-        self.limits = limits
-        self.capacity = limits.max_connections
-        self.draining = False
-        self.full = False
-        self.turned_away = 0
-        self.unflushed: set[Connection] = set()
-        self.empty = asyncio.Event()
-        self.too_large = Refusal(413, f"The body is larger than the limit of {limits.max_body_bytes} bytes.")
-        self.head_too_large = Refusal(
-            431, f"The request line and headers are larger than the limit of {limits.max_header_bytes} bytes."
-        )
-        self.too_slow = Refusal(
-            408, f"The request did not arrive in full within {limits.request_timeout_secs:g} seconds."
-        )
-
-    def turn_away(self) -> None:
-        """Note that a connection above the capacity was closed; says so once until there is room again."""
-        self.turned_away += 1
-        if not self.full:
-            self.full = True
-            logger.warning("all %d connections are in use: new ones are closed at once until some end", self.capacity)
-
-
-class HeldHead:
-    """Stands in for the transport until an answer's first body bytes: head and body leave in one system call."""
-
-    __slots__ = ("_cycle", "_head", "_transport")
-
-    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
-        self._cycle = cycle
-        self._transport = transport
-        self._head: bytes | None = None
-
-    def write(self, data: bytes) -> None:
-        """Keep the head; with what follows it, be done."""
-        if self._head is None:
-            self._head = data
-            return
-        self._cycle.transport = self._transport
-        if len(data) <= JOINED_BYTES:
-            self._transport.write(self._head + data)
-        else:
-            self._transport.writelines((self._head, data))
-
-    def flush(self) -> None:
-        """An answer without a body ends here."""
-        self._cycle.transport = self._transport
-        if self._head is not None:
-            self._transport.write(self._head)
-
-    def close(self) -> None:
-        """Close behind the head."""
-        self.flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        """See ``asyncio.Transport``."""
-        return self._transport.is_closing()
 
 
 class Connection(HttpToolsProtocol):
@@ -201,10 +124,10 @@ class Connection(HttpToolsProtocol):
             # Where in this read the next request began is unknown: its bytes count from the next read on.
             self.message_bytes = 0
         elif self.in_head and self.message_bytes > self.limits.max_header_bytes:
-            self.refuse(self.shared.head_too_large)
+            self.refuse(self.limits.head_too_large)
             return
         elif self.message_bytes > self.limits.max_message_bytes:
-            self.refuse(self.shared.too_large)
+            self.refuse(self.limits.body_too_large)
             return
         if not self.receiving and not self.answering:
             self.receiving = True
@@ -245,7 +168,10 @@ class Connection(HttpToolsProtocol):
         if name == b"host":
             self.hosts += 1
         elif name in CHECKED_HEADERS:
-            self._check_header(name, value)
+            if name == b"expect":
+                self.expect_100_continue = value.strip().lower() == b"100-continue"
+            else:
+                self.refusal = self.refusal or header_refusal(name, value, self.limits)
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -260,7 +186,7 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Keep the body until it is complete, and no more of it than the limit."""
         if len(self.content) + len(body) > self.limits.max_body_bytes:
-            self.refusal = self.shared.too_large
+            self.refusal = self.limits.body_too_large
             raise Refused
         self.content += body
 
@@ -290,34 +216,9 @@ class Connection(HttpToolsProtocol):
         if self.shared.draining:
             cycle.keep_alive = False
         cycle.transport = HeldHead(cycle, self.transport)  # type: ignore[assignment]
-        task = self.loop.create_task(self._answer(cycle, app))
+        task = self.loop.create_task(run_app(cycle, app, self))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
-
-    async def _answer(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
-        try:
-            await app(cycle.scope, cycle.receive, cycle.send)
-            if not cycle.response_complete and not cycle.disconnected:
-                logger.error("%s ended without an answer", self._describe(cycle))
-        except Exception:
-            # After the peer has left, an error is most likely the app noticing just that.
-            level = logging.DEBUG if cycle.disconnected else logging.ERROR
-            logger.log(level, "%s failed", self._describe(cycle), exc_info=True)
-        except BaseException:
-            self.abort()
-            raise
-        finally:
-            if not cycle.response_complete and not cycle.disconnected:
-                await self._answer_for_app(cycle)
-            cycle.on_response = _nothing  # breaks the reference cycle between this connection and its last answer
-
-    async def _answer_for_app(self, cycle: RequestResponseCycle) -> None:
-        if cycle.response_started or self.transport.is_closing():
-            self.close()  # in the middle of an answer: the missing rest tells the peer
-            return
-        headers, body = INTERNAL_ERROR.headers_and_body()
-        await cycle.send({"type": "http.response.start", "status": INTERNAL_ERROR.status, "headers": headers})
-        await cycle.send({"type": "http.response.body", "body": body, "more_body": False})
 
     def on_response_complete(self) -> None:
         """Start the request that waits behind this answer, or the deadline for the next one."""
@@ -344,7 +245,7 @@ class Connection(HttpToolsProtocol):
         if self.lingering:
             self.transport.abort()
         elif self.begun or self.message_bytes > 0:
-            self.refuse(self.shared.too_slow)
+            self.refuse(self.limits.too_slow)
         else:
             self.close()
 
@@ -404,31 +305,16 @@ class Connection(HttpToolsProtocol):
 
     # Inner steps.
 
-    def _check_header(self, name: bytes, value: bytes) -> None:
-        value = value.strip().lower()
-        refusal: Refusal | None = None
-        if name == b"expect":
-            self.expect_100_continue = value == b"100-continue"
-        elif name == b"content-length" and value.isdigit() and int(value) > self.limits.max_body_bytes:
-            refusal = self.shared.too_large
-        elif name == b"transfer-encoding" and value != b"chunked":
-            refusal = UNKNOWN_TRANSFER_ENCODING
-        elif name == b"content-encoding" and value != b"identity":
-            refusal = UNKNOWN_CONTENT_ENCODING
-        self.refusal = self.refusal or refusal
-
     def _reason_to_refuse_head(self) -> Refusal | None:
         if self.hosts != 1 and (self.hosts > 1 or self.parser.get_http_version() != "1.0"):
             return NO_SINGLE_HOST
         # Only a suspicion: the same read may have brought a body or an earlier request.
-        if self.message_bytes > self.limits.max_header_bytes and self._head_bytes() > self.limits.max_header_bytes:
-            return self.shared.head_too_large
+        limit = self.limits.max_header_bytes
+        if self.message_bytes > limit and head_size(self.url, self.headers) > limit:
+            return self.limits.head_too_large
         if len(self.pipeline) >= MAX_PIPELINED:
             return TOO_MANY_PIPELINED
         return None
-
-    def _head_bytes(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
 
     def _say_continue(self) -> None:
         self.expect_100_continue = False
@@ -441,15 +327,13 @@ class Connection(HttpToolsProtocol):
         Java's HTTP client offers HTTP/2 with every first request, and the parser would skip that request's body: so it
         is parsed again without the offer.
         """
-        version = self.parser.get_http_version().encode()
-        head = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version)]
-        # Without the wish for a 100 too: it was granted when the head was read.
-        head += [b"%b: %b\r\n" % field for field in self.headers if field[0] not in (b"upgrade", b"expect")]
+        parser = self.parser
+        head = without_offer(parser.get_method(), self.url, parser.get_http_version(), self.headers)
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.in_head = True
         self.message_bytes = 0
-        self.data_received(b"".join([*head, b"\r\n", rest]))
+        self.data_received(head + rest)
 
     def _watch_writing(self) -> None:
         now = self.loop.time()
@@ -466,12 +350,3 @@ class Connection(HttpToolsProtocol):
         if self.running is not None and self.answering:
             self.running.disconnected = True
             self.running.message_event.set()
-
-    @staticmethod
-    def _describe(cycle: RequestResponseCycle) -> str:
-        # The path as it came, still escaped: an unescaped one could write lines of its own into the log.
-        return f"{cycle.scope['method']} {cycle.scope['raw_path'].decode('ascii')}"
-
-
-def _nothing() -> None:
-    pass

@@ -12,6 +12,25 @@ MAX_PIPELINED = 8
 """Requests that may wait behind a running one on the same connection."""
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request is answered here and not by the app: a status, one sentence, and headers that go with it."""
+
+    status: int
+    detail: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def headers_and_body(self) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The answer as ``application/problem+json``; the connection closes after it."""
+        title = http.HTTPStatus(self.status).phrase
+        body = msgspec.json.encode({"title": title, "status": self.status, "detail": self.detail})
+        return [
+            (b"content-type", b"application/problem+json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+            *self.headers,
+        ], body
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What one peer, and all of them together, may hold. The defaults are those of ``discovery serve``."""
 
@@ -27,6 +46,21 @@ class Limits(msgspec.Struct, frozen=True):
     def max_message_bytes(self) -> int:
         """The most bytes on the wire for one request: chunks of one byte, extensions and trailers included."""
         return self.max_header_bytes + 8 * self.max_body_bytes
+
+    @property
+    def body_too_large(self) -> Refusal:
+        """For a body above ``max_body_bytes``, or for more bytes than any body may need."""
+        return Refusal(413, f"The body is larger than the limit of {self.max_body_bytes} bytes.")
+
+    @property
+    def head_too_large(self) -> Refusal:
+        """For a request line and headers above ``max_header_bytes``."""
+        return Refusal(431, f"The request line and headers are larger than the limit of {self.max_header_bytes} bytes.")
+
+    @property
+    def too_slow(self) -> Refusal:
+        """For a request that took more than ``request_timeout_secs`` to arrive."""
+        return Refusal(408, f"The request did not arrive in full within {self.request_timeout_secs:g} seconds.")
 
 
 class Unread:
@@ -55,25 +89,6 @@ class Unread:
             self._size = size
             self._stalled = now + self._limits.write_stall_timeout_secs
         return now >= self._stalled or now >= self._end
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """Why a request is answered here and not by the app: a status, one sentence, and headers that go with it."""
-
-    status: int
-    detail: str
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-    def headers_and_body(self) -> tuple[list[tuple[bytes, bytes]], bytes]:
-        """The answer as ``application/problem+json``; the connection closes after it."""
-        title = http.HTTPStatus(self.status).phrase
-        body = msgspec.json.encode({"title": title, "status": self.status, "detail": self.detail})
-        return [
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-            *self.headers,
-        ], body
 
 
 INTERNAL_ERROR = Refusal(500, "The request could not be answered because of an error in the service; its log has more.")

@@ -1,8 +1,8 @@
 """The HTTP server: binds an address, accepts, sweeps deadlines, drains and stops.
 
 Takes any ASGI app and hands it complete requests (see ``connection``). Signals and the order in which the parts of the
-process end belong to the caller. Built from uvicorn's parts; nothing outside of this module and ``connection`` may
-know that.
+process end belong to the caller. Built from uvicorn's parts; nothing but this module, ``connection``, ``exchange`` and
+``peers`` may know that.
 """
 
 import asyncio
@@ -20,8 +20,9 @@ import uvicorn
 import uvloop
 
 from discovery.errors import DiscoveryError
-from discovery.http.connection import Connection, SharedState
+from discovery.http.connection import Connection
 from discovery.http.limits import Limits
+from discovery.http.peers import SharedState
 
 __all__ = ["CannotListen", "HttpServer", "Limits", "run_async"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.http.sockets import App, Served, eventually, served
+from tests.http.sockets import Served, eventually, served
 
 HEAD = b"POST /echo HTTP/1.1\r\nHost: test\r\n"
 
@@ -474,47 +474,6 @@ class TestStalledPeers:
             stream.read_until(b"data: later\n\n")
             server.app.release.set()
             assert poll.answer().status == 201
-
-
-class TestFailingApps:
-    @pytest.mark.parametrize("path", ["/raises", "/silent", "/unknown%0aline"])
-    def test_error_is_a_problem_document_and_one_record(self, path: str, caplog: pytest.LogCaptureFixture) -> None:
-        with served() as server, server.peer() as peer:
-            peer.post(path, b"secret body")
-            answer = peer.answer()
-            assert answer.problem["status"] == 500
-            assert b"reason" not in answer.body
-            assert peer.ended() == b""
-            eventually(lambda: server.server.in_flight == 0, "the end of the request")
-        (record,) = caplog.records
-        assert record.levelname == "ERROR"
-        assert f"POST {path}" in record.getMessage()
-        assert "\n" not in record.getMessage()
-        assert "secret" not in caplog.text
-
-    def test_error_in_the_middle_of_an_answer_ends_it_short(self, caplog: pytest.LogCaptureFixture) -> None:
-        with served() as server, server.peer() as peer:
-            peer.get("/breaks")
-            assert peer.ended().endswith(b"\r\n\r\nsome")
-        assert [record.getMessage() for record in caplog.records] == ["GET /breaks failed"]
-
-    def test_cancelled_app_does_not_leave_its_peer_waiting(self) -> None:
-        with served() as server, server.peer() as peer:
-            peer.get("/cancels")
-            assert peer.ended() == b""
-
-    def test_error_after_the_peer_has_left_is_none_of_the_services(self, caplog: pytest.LogCaptureFixture) -> None:
-        class Late(App):
-            async def park(self, scope: object, receive: object, send: object) -> None:
-                await super().park(scope, receive, send)
-                raise ConnectionError("noticed")
-
-        with served(Late()) as server:
-            with server.peer() as peer:
-                peer.get("/park")
-                eventually(lambda: server.server.in_flight == 1, "the running request")
-            eventually(lambda: server.server.in_flight == 0, "the end of the request")
-        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_refusals_are_json_with_the_phrase_of_their_status() -> None:
