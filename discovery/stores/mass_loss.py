@@ -6,8 +6,9 @@ every cluster then has lost most of its pools, a hold begins, in which ended poo
 store's own troubles: those are in ``holds``.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from discovery.model import PoolKey
@@ -54,54 +55,38 @@ class Ended(NamedTuple):
 
 
 class Survey:
-    """Who was lost at one moment; a pool that is lost later is added."""
+    """Who was lost at one moment, of the pools that count; a pool that is lost later is added."""
 
-    def __init__(self, taken_at: float, epoch: str | None) -> None:
+    def __init__(self, taken_at: float, epoch: str | None, counted: Mapping[PoolKey, bool]) -> None:
         self.taken_at = taken_at
         self.epoch = epoch
-        self.lost: set[PoolKey] = set()
-        self._counted: set[PoolKey] = set()
-        self._clusters: dict[str, list[int]] = {}
-        self._spared = 0
-
-    def count(self, key: PoolKey, lost: bool) -> None:
-        """One more pool of those that count."""
-        if key in self._counted:
-            return
-        self._counted.add(key)
-        figures = self._clusters.setdefault(key.cluster_id, [0, 0])
-        self._spared -= self._is_spared(figures)
-        figures[0] += 1
-        self._spared += self._is_spared(figures)
-        if lost:
-            self.lose(key)
+        self.lost = {key for key, lost in counted.items() if lost}
+        self._counted = counted
+        self._pools = Counter(key.cluster_id for key in counted)
+        self._lost = Counter(key.cluster_id for key in self.lost)
+        self._spared = {name for name in self._pools if not self._most_are_lost(name)}
 
     def lose(self, key: PoolKey) -> None:
         """This pool is lost, where it counts."""
         if key in self.lost or key not in self._counted:
             return
         self.lost.add(key)
-        figures = self._clusters[key.cluster_id]
-        self._spared -= self._is_spared(figures)
-        figures[1] += 1
-        self._spared += self._is_spared(figures)
+        self._lost[key.cluster_id] += 1
+        if self._most_are_lost(key.cluster_id):
+            self._spared.discard(key.cluster_id)
 
-    def _is_spared(self, figures: list[int]) -> bool:
-        return figures[0] > 0 and 2 * figures[1] <= figures[0]
-
-    @property
-    def can_show_mass_loss(self) -> bool:
-        """Whether enough pools of enough clusters count."""
-        return len(self._clusters) >= CLUSTERS_AT_LEAST and len(self._counted) >= POOLS_AT_LEAST
+    def _most_are_lost(self, cluster_id: str) -> bool:
+        return 2 * self._lost[cluster_id] > self._pools[cluster_id]
 
     @property
     def shows_mass_loss(self) -> bool:
-        """Whether every cluster lost more than half of its pools."""
-        return self.can_show_mass_loss and self._spared == 0
+        """Whether enough pools of enough clusters count, and every cluster lost more than half of its pools."""
+        enough = len(self._pools) >= CLUSTERS_AT_LEAST and len(self._counted) >= POOLS_AT_LEAST
+        return enough and not self._spared
 
     def clusters(self) -> list[ClusterLoss]:
         """The figures, the largest cluster first."""
-        found = [ClusterLoss(name, *figures) for name, figures in self._clusters.items()]
+        found = [ClusterLoss(name, pools, self._lost[name]) for name, pools in self._pools.items()]
         return sorted(found, key=lambda cluster: (-cluster.pools, cluster.cluster_id))
 
 
@@ -180,8 +165,29 @@ class MassLoss:
         survey = self._survey
         if survey is not None and survey.epoch == epoch and now - survey.taken_at < SURVEY_SECS:
             return False
-        self._survey = self._taken(pools, {}, now, epoch)
-        return self._survey.can_show_mass_loss
+        if self._enough_count(pools, now):
+            return True
+        self._survey = Survey(now, epoch, {})
+        return False
+
+    def _enough_count(self, pools: Mapping[PoolKey, Aged], now: float) -> bool:
+        self._forget_old_drops(now)
+        clusters: set[str] = set()
+        for number, key in enumerate(itertools.chain(self._dropped, self._counted(pools, now)), 1):
+            clusters.add(key.cluster_id)
+            if len(clusters) >= CLUSTERS_AT_LEAST and number >= POOLS_AT_LEAST:
+                return True
+        return False
+
+    def _counted(self, pools: Mapping[PoolKey, Aged], now: float) -> Iterator[PoolKey]:
+        since, local, released = self._counted_since(now), self._local_cluster_id, self._released
+        for key, pool in pools.items():
+            if pool.known_since <= since and key.cluster_id != local and key not in released:
+                yield key
+
+    def _forget_old_drops(self, now: float) -> None:
+        while self._dropped and next(iter(self._dropped.values())) < now - self._lease_secs:
+            self._dropped.popitem(last=False)
 
     def surveyed(
         self, pools: Mapping[PoolKey, Aged], left_secs: Mapping[PoolKey, float | None], now: float, epoch: str | None
@@ -202,15 +208,9 @@ class MassLoss:
     def _taken(
         self, pools: Mapping[PoolKey, Aged], left_secs: Mapping[PoolKey, float | None], now: float, epoch: str | None
     ) -> Survey:
-        survey, counted_since = Survey(now, epoch), self._counted_since(now)
-        for key, pool in pools.items():
-            if pool.known_since <= counted_since and self._counts(key):
-                survey.count(key, self._is_lost(key, left_secs))
-        while self._dropped and next(iter(self._dropped.values())) < now - self._lease_secs:
-            self._dropped.popitem(last=False)
-        for key in self._dropped:
-            survey.count(key, True)
-        return survey
+        self._forget_old_drops(now)
+        counted = {key: self._is_lost(key, left_secs) for key in self._counted(pools, now)}
+        return Survey(now, epoch, counted | dict.fromkeys(self._dropped, True))
 
     def _is_lost(self, key: PoolKey, left_secs: Mapping[PoolKey, float | None]) -> bool:
         left = left_secs.get(key, float("inf"))
