@@ -19,6 +19,7 @@ from discovery.registration_rules import all_faults, identifier_fault, rule_faul
 
 MAX_NESTING = 100
 MAX_NUMBER_DIGITS = 4300
+REMEMBERED_BYTES = 32 << 20
 
 _decode = msgspec.json.Decoder(Registration).decode
 _encode = msgspec.json.Encoder().encode
@@ -56,12 +57,15 @@ class Heartbeat(NamedTuple):
 class Heartbeats:
     """Reads bodies of ``POST /pools``; one that was read before, as nearly every heartbeat was, is recognised.
 
-    It remembers the last ``remembered`` to twice as many bodies, by their digests, and of each what the store needs.
+    It remembers the last ``remembered`` to twice as many bodies, by their digests, and of each what the store needs;
+    fewer where they are long, since a sender may say something else, as long as is allowed, each time.
     """
 
-    def __init__(self, remembered: int) -> None:
+    def __init__(self, remembered: int, remembered_bytes: int = REMEMBERED_BYTES) -> None:
         self._remembered = remembered
+        self._remembered_bytes = remembered_bytes
         self._recent: dict[bytes, Heartbeat] = {}
+        self._recent_bytes = 0
         self._earlier: dict[bytes, Heartbeat] = {}
 
     def read(self, body: bytes) -> Heartbeat:
@@ -79,9 +83,10 @@ class Heartbeats:
         return known
 
     def _remember(self, digest: bytes, heartbeat: Heartbeat) -> None:
-        if len(self._recent) >= self._remembered:
-            self._earlier, self._recent = self._recent, {}
+        if len(self._recent) >= self._remembered or self._recent_bytes >= self._remembered_bytes:
+            self._earlier, self._recent, self._recent_bytes = self._recent, {}, 0
         self._recent[digest] = heartbeat
+        self._recent_bytes += len(heartbeat.value)
 
 
 def canonical(registration: Registration) -> Registration:

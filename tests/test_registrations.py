@@ -3,6 +3,7 @@
 import json
 import re
 import time
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -660,6 +661,23 @@ def test_bodies_that_come_no_more_are_forgotten() -> None:
         assert heartbeats.read(body).registration is not None
     assert heartbeats.read(bodies[-1]).registration is None
     assert heartbeats.read(bodies[0]) == (PoolKey("c", "n", "p0"), bodies[0], registrations.parse(bodies[0]))
+
+
+def test_bodies_that_are_long_and_new_each_time_fill_no_memory() -> None:
+    def long_body(number: int) -> bytes:
+        entries = b",".join(b'"k%d":"%d%s"' % (entry, number, b"x" * 1000) for entry in range(50))
+        return b'{"cluster_id":"c","namespace":"n","dgd_name":"p","model":"m","metadata":{%b}}' % entries
+
+    heartbeats = registrations.Heartbeats(1000, remembered_bytes=500_000)
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            assert heartbeats.read(long_body(number)).registration is not None
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2_000_000  # two generations, each a body over its limit; all 200 would be ten megabytes
+    assert heartbeats.read(long_body(199)).registration is None
 
 
 @pytest.mark.parametrize(
