@@ -76,7 +76,7 @@ class RedisServer:
         """Start the process and wait until it answers PING with its own process id behind it."""
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen([*self._command(), *self.arguments], stdout=log, stderr=log)
-        await_sign(self._answers, 10, f"a PING answered by {self.kind} on port {self.port}")
+        await_sign(self._answers, 30, f"a PING answered by {self.kind} on port {self.port}")
         return self
 
     def _command(self) -> list[str]:

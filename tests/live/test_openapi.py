@@ -74,21 +74,20 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
     roomy_flags = ("--max-pools", "2", "--request-timeout-secs", "0.5", "--router", "r0=http://10.0.0.1:9000")
     roomy = Replica(directory, "roomy", lease=120, heartbeat=5, flags=roomy_flags)
     tight_flags = ("--max-streams", "1", "--rate-limit", "0.05")
-    tight = Replica(directory, "tight", lease=1, heartbeat=0.3, flags=tight_flags)
+    tight = Replica(directory, "tight", lease=2, heartbeat=0.5, flags=tight_flags)
     cut_off = Replica(directory, "cut-off", redis_url=f"redis://127.0.0.1:{free_port()}")
     started = [roomy, tight, cut_off]
     try:
-        for replica in started:
-            replica.launch()
-        for replica in started:
-            await_sign(lambda replica=replica: replica.says("/healthz", 200), 20, f"{replica.name} lives")
-        for replica in (roomy, tight):
-            await_sign(lambda replica=replica: replica.says("/readyz", 200), 5, f"{replica.name} is ready")
-        roomy.register("c1/n1/p1", frontends=["http://10.0.0.1:8000"], capabilities=["chat"], instance_id="i1")
-        roomy.register("c1/n1/p2", capacity=[{"resource": "gpu", "quantity": 0.5, "unit": "share"}])
+        # The stream has to be there before the first lease is over: what ends then is told to nobody else.
+        tight.start()
         assert tight.post(pool()).status == 200
         with closing(Stream(tight, "/pools/events")) as stream:
-            yield Replicas(*started, stream)
+            roomy.launch()
+            cut_off.start(sign="/healthz")
+            await_sign(lambda: roomy.says("/readyz", 200), 20, "roomy is ready")
+            roomy.register("c1/n1/p1", frontends=["http://10.0.0.1:8000"], capabilities=["chat"], instance_id="i1")
+            roomy.register("c1/n1/p2", capacity=[{"resource": "gpu", "quantity": 0.5, "unit": "share"}])
+            yield Replicas(roomy, tight, cut_off, stream)
     finally:
         for replica in started:
             replica.close()
