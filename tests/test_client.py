@@ -584,7 +584,7 @@ async def test_retry_after_is_honoured_and_refusals_after_the_start_are_outlived
         stream = (await until(lambda: service.streams))[0]
         started = asyncio.get_running_loop().time()
         await stream.end()
-        await until(lambda: pools.trouble and "503" in pools.trouble)
+        await until(lambda: pools.trouble and "answered 503" in pools.trouble)
         await until(lambda: len(service.streams) == 2)
         assert asyncio.get_running_loop().time() - started >= 1.0
 

@@ -167,19 +167,19 @@ def test_what_is_missing_or_forbidden_is_said_plainly(make_watching: MakeReplica
     cluster = make_cluster()
     cluster.call("forbid", verb="list")
     replica = make_watching(hub=cluster, lease=1.0, heartbeat=0.3).start(sign="/healthz")
-    words = ("list endpointslices.discovery.k8s.io", "403", "ClusterRole", "verbs: [list]")
+    words = ("list endpointslices.discovery.k8s.io", "(403)", "ClusterRole", "verbs: [list]")
     await_sign(lambda: _waits_for_watchers(replica, *words), 5, "the missing rule is named")
     cluster.call("fault", kind="status", verbs=["list"], code=404)
     cluster.call("allow")
-    await_sign(lambda: _waits_for_watchers(replica, "404", "endpointslices"), 5, "404 is named")
+    await_sign(lambda: _waits_for_watchers(replica, "(404)", "endpointslices"), 5, "404 is named")
     cluster.call("heal")
     cluster.call("forbid", verb="watch")
     await_sign(lambda: "verbs: [watch]" in _readiness(replica)[2], 6, "listed, but it cannot be watched")
     assert not replica.pools().complete
     cluster.call("allow")
     await_sign(lambda: replica.pools().complete, 2 * READY_AFTER_SECS, "all is well")
-    assert warnings(replica, "403", "list endpointslices")
-    assert warnings(replica, "404")
+    assert warnings(replica, "(403)", "list endpointslices")
+    assert warnings(replica, "(404)")
 
 
 def test_no_pool_is_called_one_sided_before_its_cluster_was_listed(

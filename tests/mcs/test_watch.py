@@ -196,10 +196,10 @@ async def test_a_connection_that_freezes_without_a_word_is_replaced(server: ApiS
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        ("status", {"code": 403}, "403"),
-        ("status", {"code": 429, "retry_after": 0}, "429"),
-        ("status", {"code": 500}, "500"),
-        ("status", {"code": 503}, "503"),
+        ("status", {"code": 403}, "(403)"),
+        ("status", {"code": 429, "retry_after": 0}, "answer 429"),
+        ("status", {"code": 500}, "answer 500"),
+        ("status", {"code": 503}, "answer 503"),
         ("truncate", {}, "broke the connection off"),
         ("html", {}, "text/html"),
         ("reset", {}, "broke the connection off"),
@@ -335,7 +335,7 @@ async def test_karmada_is_asked_what_it_is_until_it_answers(tmp_path: Path, capl
         server.apply({"kind": "MultiClusterService", **service})
         server.fault("status", code=503)
         async with watch(server, tmp_path, Rules("karmada")) as running:
-            await running.until(lambda: "503" in (running.watcher.incomplete() or ""))
+            await running.until(lambda: "answer 503" in (running.watcher.incomplete() or ""))
             assert not running.watcher.listed
             server.heal()
             await running.whole()
