@@ -24,6 +24,7 @@ encode_json = msgspec.json.Encoder().encode
 JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", b"application/problem+json")
 NO_CACHE = (b"cache-control", b"no-cache")
+FAULT = "An error in the service; its log has more."
 
 
 async def answer(send: Send, status: int, headers: Headers, body: bytes = b"") -> None:
@@ -39,6 +40,16 @@ async def not_modified(send: Send, headers: Headers) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+def problem_document(
+    status: int, detail: str, title: str | None = None, faults: Iterable[Fault] = ()
+) -> dict[str, Any]:
+    """What a problem says; its title is the status's phrase where it has none of its own."""
+    document: dict[str, Any] = {"title": title or http.HTTPStatus(status).phrase, "status": status, "detail": detail}
+    if errors := [fault._asdict() for fault in faults]:
+        document["errors"] = errors
+    return document
+
+
 async def problem(
     send: Send,
     status: int,
@@ -49,10 +60,7 @@ async def problem(
     headers: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
     """An error as ``application/problem+json`` (RFC 9457)."""
-    body: dict[str, Any] = {"title": title or http.HTTPStatus(status).phrase, "status": status, "detail": detail}
-    if errors := [fault._asdict() for fault in faults]:
-        body["errors"] = errors
-    await answer(send, status, [PROBLEM, *headers], encode_json(body))
+    await answer(send, status, [PROBLEM, *headers], encode_json(problem_document(status, detail, title, faults)))
 
 
 async def refuse(send: Send, error: DiscoveryError) -> None:
@@ -65,7 +73,7 @@ async def refuse(send: Send, error: DiscoveryError) -> None:
             retry = (b"retry-after", b"%d" % random.randint(1, 1 + error.retry_after_secs))  # noqa: S311
             await problem(send, 503, error.detail, headers=[retry, (b"connection", b"close")])
         case _:
-            await problem(send, 500, "An error in the service; its log has more.")
+            await problem(send, 500, FAULT)
 
 
 def too_many(what: str, limit: int) -> Rejected:

@@ -15,7 +15,19 @@ from starlette.routing import Route
 
 from discovery.errors import DiscoveryError
 from discovery.http import openapi
-from discovery.http.answers import JSON, NO_CACHE, App, Receive, Scope, Send, answer, encode_json, problem, refuse
+from discovery.http.answers import (
+    FAULT,
+    JSON,
+    NO_CACHE,
+    App,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    encode_json,
+    problem,
+    refuse,
+)
 from discovery.http.handlers import OnePool, PublishedList, Register, Registrations, Service, Status
 from discovery.http.requests import no_filter, pool_filter
 
@@ -143,6 +155,6 @@ async def _fault(request: Request, error: Exception) -> App:
     """The answer to a fault of ours; the router raises it again after this, so that the server logs it."""
 
     async def response(scope: Scope, receive: Receive, send: Send) -> None:
-        await problem(send, 500, "An error in the service; its log has more.")
+        await problem(send, 500, FAULT)
 
     return response

@@ -4,11 +4,11 @@ Pure, used by ``openapi`` alone. Texts of errors come from the modules that give
 these hold them as values.
 """
 
-import http
 from typing import Any, NamedTuple
 
 from discovery import registrations
 from discovery.errors import Fault, Rejected
+from discovery.http.answers import problem_document
 from discovery.http.limits import INTERNAL_ERROR, NOT_HTTP, UNKNOWN_CONTENT_ENCODING, UNKNOWN_TRANSFER_ENCODING, Limits
 from discovery.http.openapi_schemas import IDENTIFIER, Schema
 from discovery.http.requests import MAX_WAIT_SECS
@@ -190,12 +190,7 @@ def _filter(name: str) -> Part:
 def _response(error: _Error) -> Part:
     content = {
         "schema": reference("schemas", "Problem"),
-        "example": {
-            "title": error.title or http.HTTPStatus(error.status).phrase,
-            "status": error.status,
-            "detail": error.detail,
-            **({"errors": [fault._asdict() for fault in error.faults]} if error.faults else {}),
-        },
+        "example": problem_document(error.status, error.detail, error.title, error.faults),
     }
     return {
         "description": error.description,
@@ -233,13 +228,13 @@ _ERRORS: dict[str, _Error] = {
     "RequestTimeout": _Error(
         408,
         "Head and body did not arrive in time (`--request-timeout-secs`).",
-        f"The request did not arrive in full within {_DEFAULTS.request_timeout_secs:g} seconds.",
+        _DEFAULTS.too_slow.detail,
         ("Connection",),
     ),
     "ContentTooLarge": _Error(
         413,
         f"The body is longer than the service takes (`--max-body-bytes`, {_DEFAULTS.max_body_bytes:,} by default).",
-        f"The body is larger than the limit of {_DEFAULTS.max_body_bytes} bytes.",
+        _DEFAULTS.body_too_large.detail,
         ("Connection",),
     ),
     "UnsupportedMediaType": _Error(
@@ -259,7 +254,7 @@ _ERRORS: dict[str, _Error] = {
         431,
         "Request line and headers are longer than the service takes (`--max-header-bytes`, "
         f"{_DEFAULTS.max_header_bytes:,} by default).",
-        f"The request line and headers are larger than the limit of {_DEFAULTS.max_header_bytes} bytes.",
+        _DEFAULTS.head_too_large.detail,
         ("Connection",),
     ),
     "InternalError": _Error(500, "A fault of the service; its log has more.", INTERNAL_ERROR.detail, ("Connection",)),
