@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.live.redis_server import KINDS, RedisServer
@@ -11,6 +12,13 @@ from tests.live.redis_server import KINDS, RedisServer
 # A shell starts what it puts into the background with SIGINT ignored, and every process below inherits that: scripts
 # under test could not be interrupted. A handler here is the default again in whatever is started from here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says how busy the machine is. What must be quick is measured where it is promised, and
+# pytest's timeout ends what never does.
+hypothesis.settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
