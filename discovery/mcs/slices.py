@@ -6,7 +6,7 @@ the Services that it touches, however many others there are.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from discovery.mcs.contents import contents_of
@@ -89,6 +89,9 @@ class _Rejected(NamedTuple):
 _Known = _Served | _Rejected
 _Home = Service | _RefusedService
 
+Reading = _Known | None
+"""What one object brings, or that it brings nothing; for ``Slices`` alone."""
+
 
 class Slices:
     """All slices of one cluster that matter, by Service.
@@ -110,7 +113,11 @@ class Slices:
 
     def relist(self, items: Iterable[EndpointSlice], selector: str = "") -> Touched:
         """All objects that the selector finds: others that it found are gone. The last of equal names counts."""
-        found = {_Object(selector, item.name): self._read(item) for item in items}
+        return self.replace({item.name: self.read(item) for item in items}, selector)
+
+    def replace(self, readings: Mapping[SliceName, Reading], selector: str = "") -> Touched:
+        """A relist whose objects were read before, in however many parts: that is most of its work."""
+        found = {_Object(selector, name): known for name, known in readings.items()}
         gone = [known for known in self._known if known.selector == selector and known not in found]
         homes: set[_Home] = set()
         for there in gone:
@@ -122,7 +129,7 @@ class Slices:
     def apply(self, item: EndpointSlice, selector: str = "") -> Touched:
         """An object as it is now, known before or not; it may have left its Service for another or for none."""
         homes: set[_Home] = set()
-        self._place(_Object(selector, item.name), self._read(item), homes)
+        self._place(_Object(selector, item.name), self.read(item), homes)
         return self._settle(homes)
 
     def remove(self, name: SliceName, uid: str, selector: str = "") -> Touched:
@@ -172,7 +179,8 @@ class Slices:
 
     # ---- the fold
 
-    def _read(self, item: EndpointSlice) -> _Known | None:
+    def read(self, item: EndpointSlice) -> Reading:
+        """What the object brings, whatever else is known: nothing changes by that."""
         origin = origin_of(item, self._rules)
         if isinstance(origin, Refused):
             return self._rejected(item, origin)

@@ -7,11 +7,13 @@ own; this module runs them, and logs each change of state once. Knows nothing of
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 from discovery import feed
 from discovery.backoff import Backoff
 from discovery.mcs import cluster_facts
+from discovery.mcs.endpoint_slice import EndpointSlice, SliceName
 from discovery.mcs.kube import (
     Applied,
     ClusterConnection,
@@ -27,13 +29,15 @@ from discovery.mcs.kube import (
 from discovery.mcs.names import Names
 from discovery.mcs.origin import Rules
 from discovery.mcs.selectors import selectors_for
-from discovery.mcs.slices import Endpoints, Slices, Touched
+from discovery.mcs.slices import Endpoints, Reading, Slices, Touched
 from discovery.metrics import Counters
 from discovery.model import PoolKey, Router
 
 log = logging.getLogger(__name__)
 
 BACKOFF_SECS = (0.2, 4.0)
+TURN_SECS = 0.005
+"""How long a list is read before the event loop serves others: a long one takes some tenths of a second in all."""
 FACTS = "facts"
 CONTROL_PLANE_WARNING = (
     "a Karmada control plane has no slices of its MultiClusterServices: watch a member cluster for those"
@@ -162,8 +166,9 @@ class Watcher:
             async for event in events:
                 match event:
                     case Listed():
+                        readings = await self._read_in_turns(event.slices)
                         self._listed.add(selector)
-                        self._take(selector, self._slices.relist(event.slices, selector))
+                        self._take(selector, self._slices.replace(readings, selector))
                     case Applied():
                         self._take(selector, self._slices.apply(event.slice, selector))
                     case Removed():
@@ -176,6 +181,17 @@ class Watcher:
                         self._counters.slices_listed(event.error)
                         if isinstance(event.error, Failure):
                             self._fails(selector, event.error.kind, event.error.detail)
+
+    async def _read_in_turns(self, slices: Iterable[EndpointSlice]) -> dict[SliceName, Reading]:
+        """All of a list, which is then put into the view at once: nobody may see half of it."""
+        readings: dict[SliceName, Reading] = {}
+        turn_ends = time.monotonic() + TURN_SECS
+        for item in slices:
+            readings[item.name] = self._slices.read(item)
+            if time.monotonic() >= turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = time.monotonic() + TURN_SECS
+        return readings
 
     def _take(self, selector: str, touched: Touched) -> None:
         """All that one event changed, health included, is told at once: nobody may see the one without the other."""

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from discovery.mcs import watch as module
+from discovery.mcs.endpoint_slice import EndpointSlice
 from discovery.mcs.kube import Pace
 from discovery.mcs.names import Names, RouterService
 from discovery.mcs.origin import Rules
-from discovery.mcs.slices import Endpoints, Touched
+from discovery.mcs.slices import Endpoints, Reading, Slices, Touched
 from discovery.mcs.watch import Watcher
 from discovery.metrics import Counters
 from discovery.model import PoolKey
@@ -126,6 +127,35 @@ async def test_the_first_list_is_told_whole_or_not_at_all(server: ApiServer, tmp
         assert running.watcher.listed
         assert [told for told in running.told if told[1] is None and told[2] != urls("10.0.0.1")] == []
         assert frozenset(key for keys, _, _ in running.told for key in keys) == {P1, PoolKey("c1", "llm", "p2")}
+
+
+async def test_others_are_served_while_a_long_list_is_read_and_nobody_sees_half_of_it(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TURN_SECS", 0.0)
+    turn = 0
+    read_in, sizes = set(), set()
+    read = Slices.read
+
+    def noting(slices: Slices, item: EndpointSlice) -> Reading:
+        read_in.add(turn)
+        return read(slices, item)
+
+    async def others(running: Running) -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            sizes.add(len(running.watcher.slices.pool_keys()))
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Slices, "read", noting)
+    server.apply_all([relay(f"p{number}") for number in range(50)])
+    async with watch(server, tmp_path) as running:
+        serving = asyncio.create_task(others(running))
+        await running.whole()
+        serving.cancel()
+    assert len(read_in) == 50, "one turn for each"
+    assert sizes == {0, 50}
 
 
 async def test_a_view_is_listed_when_every_selector_was_listed(server: ApiServer, tmp_path: Path) -> None:
