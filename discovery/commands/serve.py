@@ -236,10 +236,19 @@ def _open_store(settings: ServeSettings, counters: Counters) -> Store:
     if settings.registration_storage == "memory":
         return MemoryStore(settings.lease_duration_secs)
     from discovery.stores.redis import RedisStore  # an optional store is imported when it is chosen
+    from discovery.stores.redis_address import Access
 
-    return RedisStore(
-        settings.redis_url or "",
+    access = Access(
+        url=settings.redis_url or "",
         password_path=settings.redis_password_path,
+        sentinel_user=settings.redis_sentinel_user,
+        sentinel_password_path=settings.redis_sentinel_password_path,
+        tls_ca_path=settings.redis_tls_ca_path,
+        tls_cert_path=settings.redis_tls_cert_path,
+        tls_key_path=settings.redis_tls_key_path,
+    )
+    return RedisStore(
+        access,
         prefix=settings.redis_prefix,
         lease_secs=settings.lease_duration_secs,
         timeout_secs=settings.store_timeout_ms / 1000,

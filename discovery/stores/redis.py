@@ -22,7 +22,8 @@ from discovery.metrics import Counters
 from discovery.model import PoolKey
 from discovery.registrations import key_from_path, key_path
 from discovery.stores import Deleted, Event, Health, Listed, Outcome, Put, Remaining, Stored
-from discovery.stores.redis_link import Address, Line, Refused, first_refusal, pack
+from discovery.stores.redis_address import Access, open_address
+from discovery.stores.redis_link import Line, Refused, first_refusal, pack
 from discovery.stores.redis_scripts import DELETE, END_SETTLING, ESTABLISH, PUT, REPLACE_EPOCH, SETTLE, Script
 from discovery.stores.redis_subscription import Subscription
 
@@ -67,9 +68,8 @@ class RedisStore:
 
     def __init__(
         self,
-        url: str,
+        access: Access,
         *,
-        password_path: str | None,
         prefix: str,
         lease_secs: float,
         timeout_secs: float,
@@ -78,7 +78,7 @@ class RedisStore:
     ) -> None:
         self._timeout_secs = timeout_secs
         self._read_timeout_secs = min(READ_TIMEOUT_SECS, timeout_secs)
-        self._address = Address(url, password_path, self._read_timeout_secs)
+        self._address = open_address(access, prefix=prefix, timeout_secs=timeout_secs - 0.1)
         self._names = Names(prefix, self._address.database)
         self._lease_secs = lease_secs
         self._counters = counters

@@ -14,6 +14,7 @@ from discovery.model import PoolKey
 from discovery.stores import Deleted, Event, Health, Listed, Put, Store
 from discovery.stores.memory import MemoryStore
 from discovery.stores.redis import RedisStore
+from discovery.stores.redis_address import Access
 from tests.live.redis_server import RedisServer
 
 LEASE = 5.0
@@ -51,14 +52,14 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
 def redis_store(server: RedisServer, **changed: Any) -> RedisStore:
     """A store on a real server, as the service opens it."""
+    access = Access(url=changed.pop("url", server.url), password_path=changed.pop("password_path", None))
     settings = {
-        "password_path": None,
         "prefix": "discovery",
         "lease_secs": LEASE,
         "timeout_secs": 1.5,
         "counters": Counters(),
     }
-    return RedisStore(changed.pop("url", server.url), **(settings | changed))
+    return RedisStore(access, **(settings | changed))
 
 
 class Watch:
