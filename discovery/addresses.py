@@ -6,12 +6,25 @@ password, and a broken one may hold it anywhere: no error of this module repeats
 
 import re
 from ipaddress import IPv4Address, IPv6Address
-from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
+from typing import Literal, NamedTuple
+from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
 
-REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+RedisKind = Literal["server", "socket", "sentinel", "cluster"]
+
+_KINDS: dict[str, RedisKind] = {
+    "redis": "server",
+    "rediss": "server",
+    "unix": "socket",
+    "redis+sentinel": "sentinel",
+    "rediss+sentinel": "sentinel",
+    "redis+cluster": "cluster",
+    "rediss+cluster": "cluster",
+}
+REDIS_SCHEMES = tuple(_KINDS)
+REDIS_PORT = 6379
+SENTINEL_PORT = 26379
 
 _ENCODE = (
     "write special characters of a password as %23 for #, %2F for /, %40 for @, %25 for %, %3F for ?, "
@@ -78,6 +91,33 @@ def origin(text: str) -> str:
     return text if text == "*" else http_url(text)
 
 
+class RedisUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Redis URL says. As text it is for people: never a user or a password."""
+
+    kind: RedisKind
+    tls: bool = False
+    hosts: tuple[Address, ...] = ()
+    path: str = ""
+    service: str = ""
+    database: int = 0
+    user: str | None = None
+    password: str | None = None
+
+    def __str__(self) -> str:
+        scheme = "rediss" if self.tls else "redis"
+        hosts = ",".join(map(str, self.hosts))
+        match self.kind:
+            case "socket":
+                return f"unix://{self.path}?db={self.database}"
+            case "sentinel":
+                return f"{scheme}+sentinel://{hosts}/{self.service}/{self.database}"
+            case "cluster":
+                return f"{scheme}+cluster://{hosts}"
+        return f"{scheme}://{hosts}/{self.database}"
+
+    __repr__ = __str__
+
+
 class _RedisParts(NamedTuple):
     scheme: str
     user_info: str
@@ -93,7 +133,7 @@ def redis_url(text: str) -> str:
     any part may be the password.
     """
     parts = _redis_parts(text)
-    if parts.scheme == "unix":
+    if _KINDS[parts.scheme] == "socket":
         if parts.hosts or not parts.path:
             raise ValueError("must name the socket by its absolute path: unix:///run/redis/redis.sock")
     else:
@@ -103,15 +143,28 @@ def redis_url(text: str) -> str:
     return text
 
 
-def redis_scheme(text: str) -> str:
-    """The scheme of a checked Redis URL."""
-    return text.partition("://")[0]
-
-
-def carries_password(text: str) -> bool:
-    """Whether a checked Redis URL holds a password itself."""
+def parse_redis_url(text: str) -> RedisUrl:
+    """What a checked Redis URL says, percent-encoding undone."""
     parts = _redis_parts(text)
-    return bool(parts.user_info.partition(":")[2]) or any(p.startswith("password=") for p in parts.query.split("&"))
+    kind = _KINDS[parts.scheme]
+    query = dict(part.split("=", 1) for part in parts.query.split("&") if part)
+    user, _, password = parts.user_info.partition(":")
+    service, _, path = parts.path.partition("/") if kind == "sentinel" else ("", "", parts.path)
+    return RedisUrl(
+        kind=kind,
+        tls=parts.scheme.startswith("rediss"),
+        hosts=() if kind == "socket" else _hosts(parts.hosts, SENTINEL_PORT if kind == "sentinel" else REDIS_PORT),
+        path=f"/{unquote(path)}" if kind == "socket" else "",
+        service=unquote(service),
+        database=int(query.get("db") or (kind != "socket" and path) or 0),
+        user=unquote(user) or query.get("username"),
+        password=unquote(password) or query.get("password"),
+    )
+
+
+def _hosts(text: str, port: int) -> tuple[Address, ...]:
+    found = [match for host in text.split(",") if (match := _host(host))]
+    return tuple(Address(match["ipv6"] or match["name"], int(match["port"] or port)) for match in found)
 
 
 def _redis_parts(text: str) -> _RedisParts:
@@ -131,7 +184,7 @@ def _redis_parts(text: str) -> _RedisParts:
 
 
 def _check_hosts(parts: _RedisParts) -> None:
-    several = parts.scheme in ("redis+sentinel", "redis+cluster")
+    several = _KINDS[parts.scheme] != "server"
     for host in parts.hosts.split(",") if several else [parts.hosts]:
         match = _host(host)
         if match is None or not _sound_host(match) or (match["port"] and not 1 <= int(match["port"]) <= 65535):
@@ -143,11 +196,11 @@ def _check_hosts(parts: _RedisParts) -> None:
 
 def _check_path(parts: _RedisParts) -> None:
     database = parts.path
-    if parts.scheme == "redis+sentinel":
+    if _KINDS[parts.scheme] == "sentinel":
         service, _, database = parts.path.partition("/")
         if not service:
-            raise ValueError("must name the Sentinel service: redis+sentinel://host:port,host:port/service/0")
-    if parts.scheme == "redis+cluster" and database not in ("", "0"):
+            raise ValueError(f"must name the Sentinel service: {parts.scheme}://host:port,host:port/service/0")
+    if _KINDS[parts.scheme] == "cluster" and (database not in ("", "0") or "db=" in parts.query):
         raise ValueError("must not name a database: a Redis Cluster has number 0 alone")
     if database and not _is_database(database):
         raise ValueError(f"must name the database by its number, as in redis://host:6379/0; {_ENCODE}")

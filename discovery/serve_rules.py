@@ -12,11 +12,20 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from discovery import addresses
+from discovery.addresses import RedisUrl
 from discovery.errors import Misconfigured
 from discovery.flags import Flag, Given, refuse_foreign
 from discovery.serve_settings import Secs, ServeSettings
 
 _DEFAULT = ServeSettings()
+
+REDIS_FILES = (
+    "redis_password_path",
+    "redis_sentinel_password_path",
+    "redis_tls_ca_path",
+    "redis_tls_cert_path",
+    "redis_tls_key_path",
+)
 
 
 def serve_settings(
@@ -116,13 +125,45 @@ def _first_twice(names: Sequence[str]) -> str | None:
 def _check_redis(read: Mapping[str, Any], found: Mapping[str, Given], storage: str) -> None:
     if storage == "redis" and "redis_url" not in read:
         raise Misconfigured(f"{found['registration_storage'].source} redis needs --redis-url")
-    if path := read.get("redis_password_path"):
+    if "redis_url" not in read:
+        return
+    url = addresses.parse_redis_url(read["redis_url"])
+    if "redis_password_path" in read and url.password:
         source = found["redis_password_path"].source
-        if addresses.carries_password(read["redis_url"]):
-            raise Misconfigured(f"{found['redis_url'].source} has a password and {source} another: give one of them")
-        if fault := _file_fault(path):
-            # Without the path: people have given the password itself in its place.
-            raise Misconfigured(f"{source} names a file that {fault}")
+        raise Misconfigured(f"{found['redis_url'].source} has a password and {source} another: give one of them")
+    _check_redis_tls(found, url)
+    _check_sentinel(found, url)
+    for field in REDIS_FILES:
+        # Without the path: people have given the password itself in its place.
+        if field in read and (fault := _file_fault(read[field])):
+            raise Misconfigured(f"{found[field].source} names a file that {fault}")
+
+
+def _check_redis_tls(found: Mapping[str, Given], url: RedisUrl) -> None:
+    given = [field for field in ("redis_tls_ca_path", "redis_tls_cert_path", "redis_tls_key_path") if field in found]
+    if given and not url.tls:
+        raise Misconfigured(
+            f"{found[given[0]].source} needs {_source('redis_url', found)} with rediss://, rediss+sentinel:// or "
+            "rediss+cluster://"
+        )
+    for one, other in (
+        ("redis_tls_cert_path", "redis_tls_key_path"),
+        ("redis_tls_key_path", "redis_tls_cert_path"),
+    ):
+        if one in found and other not in found:
+            raise Misconfigured(f"{found[one].source} needs {_source(other, found)} too: both or neither")
+
+
+def _check_sentinel(found: Mapping[str, Given], url: RedisUrl) -> None:
+    given = [field for field in ("redis_sentinel_user", "redis_sentinel_password_path") if field in found]
+    if given and url.kind != "sentinel":
+        raise Misconfigured(
+            f"{found[given[0]].source} needs {_source('redis_url', found)} with redis+sentinel:// or rediss+sentinel://"
+        )
+    if given == ["redis_sentinel_user"]:
+        raise Misconfigured(
+            f"{found['redis_sentinel_user'].source} needs {_source('redis_sentinel_password_path', found)} too"
+        )
 
 
 def _file_fault(path: str) -> str | None:
@@ -145,10 +186,6 @@ def _source(field: str, found: Mapping[str, Given]) -> str:
 def _refuse_later_values(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
     if read.get("registration_storage") == "dynamodb":
         raise Misconfigured(f"{found['registration_storage'].source} dynamodb is not built yet")
-    if url := read.get("redis_url"):
-        scheme = addresses.redis_scheme(url)
-        if scheme not in ("redis", "unix"):
-            raise Misconfigured(f"{found['redis_url'].source} with {scheme}:// is not built yet")
 
 
 def refuse_later(flags: Sequence[Flag], found: Mapping[str, Given]) -> None:

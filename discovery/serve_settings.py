@@ -340,8 +340,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             REDIS,
             REDIS_URL,
-            "redis://user:password@host:6379/0 or unix:///path, special characters of a password percent-encoded "
-            "(rediss, redis+sentinel, redis+cluster: not built yet).",
+            "redis://user:password@host:6379/0, unix:///path, redis+sentinel://host:26379,host:26379/service/0 or "
+            "redis+cluster://host:6379,host:6379; rediss for TLS; special characters of a password percent-encoded.",
             secret=True,
         ),
     ] = None
@@ -352,6 +352,43 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             FILE,
             "A file with the password, such as a mounted Secret: used as it is, without the newline at its end.",
         ),
+    ] = None
+    redis_sentinel_user: Annotated[
+        str | None,
+        Flag(
+            REDIS,
+            WORD,
+            "The user for the Sentinels themselves, which know other users than the servers; needs "
+            "--redis-sentinel-password-path.",
+            default="their default user",
+        ),
+    ] = None
+    redis_sentinel_password_path: Annotated[
+        str | None,
+        Flag(
+            REDIS, FILE, "A file with the password for the Sentinels themselves; without it they are asked as nobody."
+        ),
+    ] = None
+    redis_tls_ca_path: Annotated[
+        str | None,
+        Flag(
+            REDIS,
+            FILE,
+            "CA (PEM) of the certificates that Redis presents, and no other is then trusted. The names in them must be "
+            "those that are connected to.",
+            default="the CAs of the system",
+        ),
+    ] = None
+    redis_tls_cert_path: Annotated[
+        str | None,
+        Flag(
+            REDIS,
+            FILE,
+            "Certificate chain (PEM) to show to Redis where it wants one from its clients; needs --redis-tls-key-path.",
+        ),
+    ] = None
+    redis_tls_key_path: Annotated[
+        str | None, Flag(REDIS, FILE, "Key (PEM, not encrypted) of that certificate; needs --redis-tls-cert-path.")
     ] = None
     redis_prefix: Annotated[
         str,
@@ -387,9 +424,6 @@ class LaterSettings(msgspec.Struct, frozen=True, kw_only=True):
     auth_tokens_path: Annotated[
         str | None, Flag(ALL, FILE, "File with the tokens and their scopes; without it everyone may do everything.")
     ] = None
-    redis_tls_ca_path: Annotated[str | None, Flag(REDIS, FILE, "CA (PEM) of the certificate that Redis presents.")] = (
-        None
-    )
     dynamodb_table: Annotated[str | None, Flag(DYNAMODB, WORD, "Table with the registrations.", default="required")] = (
         None
     )

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discovery import settings
+from discovery.addresses import RedisUrl, parse_redis_url
 from discovery.errors import Misconfigured
 from discovery.model import Capacity, Location, PoolKey, Registration, Router
 from discovery.registrations import key_path
@@ -97,6 +98,11 @@ DEFAULTS = {
     "kube_context": (),
     "redis_url": None,
     "redis_password_path": None,
+    "redis_sentinel_user": None,
+    "redis_sentinel_password_path": None,
+    "redis_tls_ca_path": None,
+    "redis_tls_cert_path": None,
+    "redis_tls_key_path": None,
     "redis_prefix": "discovery",
     "warnings": (),
 }
@@ -154,7 +160,14 @@ SERVE_VALUES = [
     ("--redis-url", "redis://host?db=3&password=plain", "redis://host?db=3&password=plain"),
     ("--redis-url", "unix:///run/redis.sock", "unix:///run/redis.sock"),
     ("--redis-url", "unix://u:p@/run/redis.sock?db=1", "unix://u:p@/run/redis.sock?db=1"),
+    ("--redis-url", "redis+sentinel://:p@h1:26379,h2/main/0", "redis+sentinel://:p@h1:26379,h2/main/0"),
+    ("--redis-url", "rediss+cluster://h1,[::1]:6380", "rediss+cluster://h1,[::1]:6380"),
     ("--redis-password-path", __file__, __file__),
+    ("--redis-sentinel-user", "asker", "asker"),
+    ("--redis-sentinel-password-path", __file__, __file__),
+    ("--redis-tls-ca-path", __file__, __file__),
+    ("--redis-tls-cert-path", __file__, __file__),
+    ("--redis-tls-key-path", __file__, __file__),
     ("--redis-prefix", "Staging_1.eu-west", "Staging_1.eu-west"),
 ]
 
@@ -163,6 +176,12 @@ def company(name: str) -> tuple[str, ...]:
     """The flags without which a flag is refused."""
     if name in ("--redis-password-path", "--redis-prefix", "--registration-storage"):
         return REDIS
+    if name.startswith("--redis-sentinel-"):
+        others: tuple[str, ...] = (f"--redis-sentinel-password-path={__file__}",) if name.endswith("-user") else ()
+        return "--redis-url=redis+sentinel://h/main", *others
+    if name.startswith("--redis-tls-"):
+        pair = ("--redis-tls-cert-path", "--redis-tls-key-path") if name != "--redis-tls-ca-path" else ()
+        return "--redis-url=rediss://h", *(f"{other}={__file__}" for other in pair if other != name)
     if flag_named(name).group != "With --pool-discovery mcs or karmada":
         return ()
     if not name.startswith("--router-"):
@@ -470,7 +489,11 @@ BROKEN_REDIS_URLS = [
     ("redis://host?password=", "may have db=, username= and password= after ? and nothing else"),
     ("redis://host?password=Secr3t%25", "before the host"),
     ("redis://host?socket_timeout=Secr3t", "nothing else"),
-    ("http://:Secr3t@host", "must begin with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"),
+    (
+        "http://:Secr3t@host",
+        "must begin with redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or "
+        "rediss+cluster://",
+    ),
     ("Secr3t", "must begin with redis://"),
     ("unix://run/redis.sock", "must name the socket by its absolute path"),
     ("unix://:Secr3t@run/redis.sock", "must name the socket by its absolute path"),
@@ -479,6 +502,11 @@ BROKEN_REDIS_URLS = [
     ("redis+sentinel://:Secr3t@h1:26379,/main/0", "expected redis+sentinel://host:port,host:port"),
     ("redis+sentinel://h1/main/x", "must name the database by its number"),
     ("redis+cluster://:Secr3t@h1,h2/3", "must not name a database"),
+    ("redis+cluster://:Secr3t@h1?db=3", "must not name a database"),
+    ("rediss+sentinel://:Secr3t@h1", "must name the Sentinel service: rediss+sentinel://"),
+    ("rediss+cluster://:Secr3t@h1:1,[::1", "expected rediss+cluster://host:port,host:port"),
+    ("redis+cluster://Secr3t/more@h1", "is not a usable Redis URL"),
+    ("redis+sentinel://:p,Secr3t@h 1/main", "must not contain white space"),
 ]
 
 
@@ -495,7 +523,13 @@ def test_f23_an_unusable_redis_url_is_refused_by_name_without_any_part_of_the_pa
 
 @given(st.lists(st.sampled_from([*"#/@:%?[]&= \\", "Zq9", "\u00e9", "%41"]), min_size=1).map("".join))
 def test_f23_whatever_the_password_is_made_of_no_refusal_repeats_it(password: str):
-    for url in (f"redis://:{password}@host:6379/0", f"redis://host?password={password}", f"redis://{password}"):
+    for url in (
+        f"redis://:{password}@host:6379/0",
+        f"redis://host?password={password}",
+        f"redis://{password}",
+        f"redis+sentinel://:{password}@h1,h2/main/0",
+        f"rediss+cluster://u:{password}@h1,h2",
+    ):
         said = refusal_if_any("--redis-url", url)
         assert said is None or not [part for part in ("Zq9", "\u00e9", url) if part in said]
 
@@ -523,11 +557,60 @@ def test_the_password_may_come_from_a_file(password_file: Any):
     assert serve("--redis-url", "redis://user@h", "--redis-password-path", str(password_file)).redis_url
 
 
-def test_a_password_file_that_cannot_be_used_is_refused_without_repeating_the_path(password_file: Any, tmp_path: Any):
-    def said(path: Any) -> str:
-        return refusal(serve, *REDIS, DISCOVERY_REDIS_PASSWORD_PATH=str(path))
+REDIS_URLS = [
+    ("redis://h", RedisUrl(kind="server", hosts=(Address("h", 6379),)), "redis://h:6379/0"),
+    ("rediss://u:p%40@[::1]:1/2",
+     RedisUrl(kind="server", tls=True, hosts=(Address("::1", 1),), database=2, user="u", password="p@"),
+     "rediss://[::1]:1/2"),
+    ("redis://h?db=3&username=u&password=p",
+     RedisUrl(kind="server", hosts=(Address("h", 6379),), database=3, user="u", password="p"), "redis://h:6379/3"),
+    ("redis://:p%2Fq@h/", RedisUrl(kind="server", hosts=(Address("h", 6379),), password="p/q"), "redis://h:6379/0"),
+    ("unix://u:p@/run/my%20redis.sock?db=4",
+     RedisUrl(kind="socket", path="/run/my redis.sock", database=4, user="u", password="p"),
+     "unix:///run/my redis.sock?db=4"),
+    ("redis+sentinel://u:p,q@a,b:1/main/5",
+     RedisUrl(kind="sentinel", hosts=(Address("a", 26379), Address("b", 1)), service="main", database=5,
+              user="u", password="p,q"),
+     "redis+sentinel://a:26379,b:1/main/5"),
+    ("rediss+sentinel://a/main", RedisUrl(kind="sentinel", tls=True, hosts=(Address("a", 26379),), service="main"),
+     "rediss+sentinel://a:26379/main/0"),
+    ("rediss+cluster://:p@a:1,[fd00::1]",
+     RedisUrl(kind="cluster", tls=True, hosts=(Address("a", 1), Address("fd00::1", 6379)), password="p"),
+     "rediss+cluster://a:1,[fd00::1]:6379"),
+]  # fmt: skip
 
-    name = "DISCOVERY_REDIS_PASSWORD_PATH names a file that"
+
+@pytest.mark.parametrize(("text", "said", "shown"), REDIS_URLS)
+def test_what_a_redis_url_says_and_what_people_are_shown_of_it(text: str, said: RedisUrl, shown: str):
+    assert serve("--redis-url", text).redis_url == text
+    assert parse_redis_url(text) == said
+    assert (str(said), repr(said)) == (shown, shown)
+
+
+REDIS_FILES = [
+    ("redis_password_path", "redis://h"),
+    ("redis_sentinel_password_path", "redis+sentinel://h/main"),
+    ("redis_tls_ca_path", "rediss://h"),
+    ("redis_tls_cert_path", "rediss+sentinel://h/main"),
+    ("redis_tls_key_path", "rediss+cluster://h"),
+]
+
+
+@pytest.mark.parametrize(("field", "url"), REDIS_FILES)
+def test_a_file_for_redis_that_cannot_be_used_is_refused_without_repeating_the_path(
+    field: str, url: str, password_file: Any, tmp_path: Any
+):
+    pair = ("redis_tls_cert_path", "redis_tls_key_path")
+    others = {f"DISCOVERY_{name.upper()}": __file__ for name in pair if field in pair and name != field}
+
+    def variables(path: Any) -> dict[str, str]:
+        return {f"DISCOVERY_{field.upper()}": str(path), **others}
+
+    def said(path: Any) -> str:
+        return refusal(serve, "--redis-url", url, **variables(path))
+
+    assert getattr(serve("--redis-url", url, **variables(password_file)), field) == str(password_file)
+    name = f"DISCOVERY_{field.upper()} names a file that"
     assert said("hunter2") == f"{name} cannot be found (No such file or directory)"
     assert said(tmp_path) == f"{name} is a directory"
     password_file.write_text("")
@@ -535,7 +618,17 @@ def test_a_password_file_that_cannot_be_used_is_refused_without_repeating_the_pa
     assert said("a\x00b").startswith(f"{name} cannot be found")
 
 
-@pytest.mark.parametrize("url", ["redis://:x@h", "redis://u:x@h/1", "redis://h?password=x", "unix://:x@/run/s"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:x@h",
+        "redis://u:x@h/1",
+        "redis://h?password=x",
+        "unix://:x@/run/s",
+        "redis+sentinel://:x@h/main",
+        "rediss+cluster://u:x@h",
+    ],
+)
 def test_two_passwords_are_refused(url: str, password_file: Any):
     said = refusal(serve, "--redis-url", url, "--redis-password-path", str(password_file))
     assert said == "--redis-url has a password and --redis-password-path another: give one of them"
@@ -595,6 +688,20 @@ CONTRADICTIONS = [
     ((), {"DISCOVERY_ROUTER": "a=http://h a=http://h"},
      "DISCOVERY_ROUTER has the id 'a' twice: each router has its own"),
     (("--registration-storage", "redis"), {}, "--registration-storage redis needs --redis-url"),
+    ((*REDIS, "--redis-tls-ca-path", "ca"), {},
+     "--redis-tls-ca-path needs --redis-url with rediss://, rediss+sentinel:// or rediss+cluster://"),
+    (("--redis-url", "redis+sentinel://h/main"), {"DISCOVERY_REDIS_TLS_KEY_PATH": "key"},
+     "DISCOVERY_REDIS_TLS_KEY_PATH needs --redis-url with rediss://, rediss+sentinel:// or rediss+cluster://"),
+    (("--redis-url", "rediss://h", "--redis-tls-cert-path", "c"), {},
+     "--redis-tls-cert-path needs --redis-tls-key-path too: both or neither"),
+    (("--redis-url", "rediss+cluster://h", "--redis-tls-key-path", "k"), {},
+     "--redis-tls-key-path needs --redis-tls-cert-path too: both or neither"),
+    ((*REDIS, "--redis-sentinel-user", "u"), {},
+     "--redis-sentinel-user needs --redis-url with redis+sentinel:// or rediss+sentinel://"),
+    (("--redis-sentinel-password-path", "p"), {"DISCOVERY_REDIS_URL": "rediss+cluster://h"},
+     "--redis-sentinel-password-path needs DISCOVERY_REDIS_URL with redis+sentinel:// or rediss+sentinel://"),
+    (("--redis-url", "redis+sentinel://h/main", "--redis-sentinel-user", "u"), {},
+     "--redis-sentinel-user needs --redis-sentinel-password-path too"),
     ((*MCS, "--relay-service-suffix=-x", "--frontend-service-suffix=-x"), {},
      "--relay-service-suffix (-x) and --frontend-service-suffix (-x) must differ, "
      "and none may end in the other: a Service would be both"),
@@ -661,13 +768,6 @@ LATER = [
     (DYNAMODB, {}, "--registration-storage dynamodb is not built yet"),
     ((*DYNAMODB, "--dynamodb-table", "t", "--dynamodb-region", "eu-west-1"), {},
      "--registration-storage dynamodb is not built yet"),
-    (("--redis-url", "rediss://u:p@h:6379/0"), {}, "--redis-url with rediss:// is not built yet"),
-    (("--redis-url", "redis+sentinel://:p@h1:26379,h2:26379/main/0"), {},
-     "--redis-url with redis+sentinel:// is not built yet"),
-    (("--redis-url", "redis+cluster://:p@h1:6379,[::1]:6379"), {},
-     "--redis-url with redis+cluster:// is not built yet"),
-    ((), {"DISCOVERY_REDIS_URL": "rediss://h"}, "DISCOVERY_REDIS_URL with rediss:// is not built yet"),
-    ((*REDIS, "--redis-tls-ca-path", "ca"), {}, "--redis-tls-ca-path is not built yet"),
     (("--tls-cert-path", "c", "--tls-key-path", "k"), {}, "--tls-cert-path is not built yet"),
     (("--tls-cert-path=c", "--tls-key-path=k", "--tls-client-ca-path=a", "--health-listen=h:1"), {},
      "--tls-cert-path is not built yet"),
@@ -989,7 +1089,8 @@ auth-tokens-path cors-origin drain-delay-secs dynamodb-endpoint-url dynamodb-reg
 frontend-port-name frontend-service-suffix health-listen heartbeat-interval-secs keep-alive-secs kube-context
 kubeconfig lease-duration-secs listen local-cluster-id log-format log-level mass-loss-hold-secs max-body-bytes
 max-connections max-header-bytes max-pools max-streams pool-discovery rate-limit redis-password-path
-redis-prefix redis-tls-ca-path redis-url registration-storage relay-port-name relay-service-suffix
+redis-prefix redis-sentinel-password-path redis-sentinel-user redis-tls-ca-path redis-tls-cert-path redis-tls-key-path
+redis-url registration-storage relay-port-name relay-service-suffix
 request-timeout-secs router router-namespace router-port-name router-service shutdown-grace-secs
 store-timeout-ms tls-cert-path tls-client-ca-path tls-key-path transfer-timeout-secs write-stall-timeout-secs
 """

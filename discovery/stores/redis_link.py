@@ -1,28 +1,38 @@
 """Connections to Redis that carry many callers at once, with a deadline on every answer.
 
-redis-py opens them (address, user, password, database, handshake); from then on commands leave as ready bytes, those of
-one turn of the loop in one write, and answers come back in order. Knows nothing of pools or keys.
+The address opens them; from then on commands leave as ready bytes, those of one turn of the loop in one write, and
+answers come back in order. A line replaces a connection that broke, fell silent, or leads to a server that says it is
+the wrong one. Knows nothing of pools or keys, and of topologies only that the right server may have changed.
 """
 
 import asyncio
 import contextlib
 import random
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
-from redis.asyncio.connection import AbstractConnection, Connection, UnixDomainSocketConnection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
 from discovery.errors import Unavailable
+from discovery.stores.redis_node import Connected, Place
 
 PAUSE_SECS = 1.0
 BACKOFF_FIRST_SECS = 0.05
 BACKOFF_LIMIT_SECS = 0.5
+AGAIN_SECS = 0.05
+TEND_SECS = 0.5
+SURVEY_SECS = 10.0
+
+WRONG_SERVER = ("READONLY", "MOVED", "CLUSTERDOWN", "MASTERDOWN")
+"""Answers after which another server may be the right one: the address is asked anew."""
+
+NOT_YET = ("MOVED", "ASK", "TRYAGAIN")
+"""Answers of a Cluster whose slot moves: the same is sent again while there is time."""
+
+# Redis below 7 puts the answer to a script's command into an error of its own.
+_sign = re.compile(r"(?:ERR Error running script.* -)?([A-Z]+)\b").match
 
 
 class Refused(Exception):
@@ -33,52 +43,27 @@ class Broken(Unavailable):
     """The connection went away with commands unanswered: they may or may not have been done."""
 
 
+class Address(Protocol):
+    """Where Redis is. As text it is for people: no user, no password."""
+
+    database: int
+    survey: tuple[str, ...]
+    """A command whose answers ``learn`` wants from time to time; of most topologies none."""
+
+    async def open(self) -> Connected:
+        """A connection to the server that is the right one now. Raises ``Unavailable`` that begins with "Redis at"."""
+
+    def moved(self, text: str) -> None:
+        """Take note of a ``MOVED`` answer."""
+
+    def learn(self, answer: Any, place: Place) -> None:
+        """Take note of the answer that ``place`` gave to ``survey``."""
+
+
 def pack(*parts: bytes | str | int) -> bytes:
     """One command as bytes on the wire."""
     encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
     return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in encoded)
-
-
-class Address:
-    """Where Redis answers, and as whom: made from the URL once, the password file read again for each connection."""
-
-    def __init__(self, url: str, password_path: str | None, timeout_secs: float) -> None:
-        options: dict[str, Any] = dict(parse_url(url))
-        self._kind: type[AbstractConnection] = options.pop("connection_class", Connection)
-        self.database = int(options.get("db") or 0)
-        self._options = options
-        self._password_path = password_path
-        self._timeout_secs = timeout_secs
-
-    def __str__(self) -> str:
-        """For people: no user, no password."""
-        if issubclass(self._kind, UnixDomainSocketConnection):
-            return f"unix://{self._options['path']}?db={self.database}"
-        host = self._options.get("host", "localhost")
-        return f"redis://{f'[{host}]' if ':' in host else host}:{self._options.get('port', 6379)}/{self.database}"
-
-    async def open(self) -> AbstractConnection:
-        """A connection after its handshake. Raises ``Unavailable`` with the reason."""
-        options = dict(self._options)
-        if self._password_path is not None:
-            options["password"] = _read_password(self._password_path)
-        connection = self._kind(
-            **options,
-            protocol=2,
-            socket_timeout=None,
-            socket_connect_timeout=self._timeout_secs,
-            retry=Retry(NoBackoff(), 0),
-            client_name="discovery",
-        )
-        try:
-            async with asyncio.timeout(self._timeout_secs):
-                await connection.connect()  # type: ignore[no-untyped-call]
-        except BaseException as error:
-            await connection.disconnect(nowait=True)
-            if isinstance(error, RedisError | OSError | TimeoutError):
-                raise Unavailable(f"Redis at {self}: {_reason(error)}") from None
-            raise
-        return connection
 
 
 class _Call:
@@ -95,9 +80,11 @@ class Link(asyncio.Protocol):
     """One open connection. Every call is answered, or fails with ``Unavailable`` at its deadline at the latest."""
 
     def __init__(
-        self, connection: AbstractConnection, timeout_secs: float, on_message: Callable[[Any], None] | None = None
+        self, connected: Connected, timeout_secs: float, on_message: Callable[[Any], None] | None = None
     ) -> None:
+        self.place = connected.place
         self._loop = asyncio.get_running_loop()
+        self.heard_at = self._loop.time()
         self._timeout_secs = timeout_secs
         self._on_message = on_message
         self._reader = hiredis.Reader(replyError=Refused, protocolError=Refused)
@@ -105,7 +92,7 @@ class Link(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[str] = self._loop.create_future()
-        self._writer = _take_over(connection)
+        self._writer = connected.hand_over()
         self._transport: asyncio.Transport = self._writer.transport  # type: ignore[assignment]
         self._transport.set_protocol(self)
         if self._transport.is_closing():
@@ -117,18 +104,35 @@ class Link(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._outgoing.append(command)
 
-    def call(self, commands: bytes, expected: int = 1) -> asyncio.Future[list[Any]]:
-        """Write commands and get their answers, of which an entry may be ``Refused``."""
+    @property
+    def node(self) -> str:
+        """The server at the other end, as host and port."""
+        return str(self.place)
+
+    def call(self, commands: bytes, expected: int = 1, deadline: float | None = None) -> asyncio.Future[list[Any]]:
+        """Write commands and get their answers, of which an entry may be ``Refused``.
+
+        A server that does not answer in ``timeout_secs`` is given up with the connection; a ``deadline`` before that
+        ends this call alone.
+        """
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if self.closed.done():
             future.set_exception(Broken(self.closed.result()))
             return future
         self.send(commands)
-        deadline = self._loop.time() + self._timeout_secs
-        self._calls.append(_Call(future, expected, deadline))
+        given_up_at = self._loop.time() + self._timeout_secs
+        self._calls.append(_Call(future, expected, given_up_at))
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._check_deadline)
+            self._timer = self._loop.call_at(given_up_at, self._check_deadline)
+        if deadline is not None and deadline < given_up_at:
+            ending = self._loop.call_at(deadline, _end_late, future)
+            future.add_done_callback(lambda _: ending.cancel())
         return future
+
+    @property
+    def idle_secs(self) -> float:
+        """Seconds since the last sign of life, while nothing is waited for; else 0."""
+        return 0.0 if self._calls else self._loop.time() - self.heard_at
 
     def abort(self, reason: str) -> None:
         """Drop the connection; whoever waits hears ``reason``."""
@@ -136,6 +140,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
+        self.heard_at = self._loop.time()
         self._reader.feed(data)
         try:
             while not self.closed.done() and (reply := self._reader.gets()) is not False:
@@ -203,23 +208,75 @@ class Line:
         self._failures = 0
         self._not_before = 0.0
         self._last_error = ""
+        self._drops = 0
+        self._no_drop_before = 0.0
+        self._tending: asyncio.TimerHandle | None = None
+        self._surveyed_at = 0.0
+        self.generation = 0
+        """How many connections there have been: what was read over several calls is of one server only within one."""
+
+    @property
+    def node(self) -> str:
+        """The server in use as host and port; empty while there is none."""
+        link = self._open_link()
+        return "" if link is None else link.node
 
     async def call(self, commands: bytes, expected: int = 1) -> list[Any]:
         """Answers to commands that may be sent twice: a connection that broke under them is replaced once.
 
-        Raises ``Unavailable`` when there is no answer in time; an entry of the answers may be ``Refused``.
+        Where a Cluster's slot moves they are sent again until there is an answer. All of it takes ``timeout_secs`` at
+        most. Raises ``Unavailable`` when there is no answer in time; an entry of the answers may be ``Refused``.
         """
-        link = self._link
+        deadline = asyncio.get_running_loop().time() + self._timeout_secs
         try:
-            if link is not None and not link.closed.done():
-                with contextlib.suppress(Broken):
-                    return await link.call(commands, expected)
-            return await (await self._open()).call(commands, expected)
+            replies = await self._exchange(commands, expected, deadline)
+            while refusal := first_refusal(replies):
+                if not await self._may_ask_again(str(refusal), deadline):
+                    break
+                replies = await self._exchange(commands, expected, deadline)
+            else:
+                self._drops = 0
+            return replies
         except Unavailable as error:
-            detail = (
-                error.detail if error.detail.startswith("Redis at") else f"Redis at {self._address}: {error.detail}"
-            )
+            detail = error.detail if error.detail.startswith("Redis at") else f"Redis at {self._shown}: {error.detail}"
             raise Unavailable(detail) from None
+
+    @property
+    def _shown(self) -> str:
+        address, node = str(self._address), self.node
+        return address if node in address else f"{address}, node {node}"
+
+    async def _exchange(self, commands: bytes, expected: int, deadline: float) -> list[Any]:
+        link = self._open_link()
+        if link is not None:
+            with contextlib.suppress(Broken):
+                return await link.call(commands, expected, deadline)
+        return await (await self._open(deadline)).call(commands, expected, deadline)
+
+    async def _may_ask_again(self, refusal: str, deadline: float) -> bool:
+        """Draw the conclusions from a refusal; whether the same commands are to be sent once more."""
+        match = _sign(refusal)
+        sign = match[1] if match else ""
+        if sign == "MOVED":
+            self._address.moved(refusal)
+        dropped = sign in WRONG_SERVER and self._drop(refusal)
+        if sign not in NOT_YET:
+            return False
+        if not dropped or self._drops > 1:
+            await asyncio.sleep(AGAIN_SECS * random.uniform(0.5, 1.0))  # noqa: S311
+        if asyncio.get_running_loop().time() >= deadline:
+            raise Unavailable(f"no answer within {self._timeout_secs:g} s but {refusal[:100]}")
+        return True
+
+    def _drop(self, reason: str) -> bool:
+        """Give up the connection, at growing intervals: a server may stay wrong for long."""
+        now = asyncio.get_running_loop().time()
+        if now < self._no_drop_before:
+            return False
+        self._no_drop_before = now + _pause(self._drops)
+        self._drops = min(self._drops + 1, 10)
+        self.reset(reason)
+        return True
 
     def reset(self, reason: str) -> None:
         """Drop the connection now, so that the next call finds out anew where Redis is.
@@ -231,34 +288,64 @@ class Line:
 
     async def close(self) -> None:
         """Drop the connection and any attempt to open one."""
+        if self._tending is not None:
+            self._tending.cancel()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
         if self._link is not None:
             self._link.abort("closing")
 
-    async def _open(self) -> Link:
-        if self._link is not None and not self._link.closed.done():
-            return self._link
+    # ---- opening
+
+    def _open_link(self) -> Link | None:
+        return self._link if self._link is not None and not self._link.closed.done() else None
+
+    async def _open(self, deadline: float) -> Link:
+        if (link := self._open_link()) is not None:
+            return link
+        now = asyncio.get_running_loop().time()
         if self._opening is None:
-            if asyncio.get_running_loop().time() < self._not_before:
+            if now < self._not_before:
                 raise Unavailable(self._last_error)
             self._opening = asyncio.create_task(self._open_once())
-        return await asyncio.shield(self._opening)
+            self._opening.add_done_callback(_look_at)
+        opening = self._opening
+        await asyncio.wait((opening,), timeout=max(0.0, deadline - now))
+        if not opening.done():
+            raise Unavailable(f"no connection within {self._timeout_secs:g} s")
+        return opening.result()
 
     async def _open_once(self) -> Link:
         try:
             self._link = Link(await self._address.open(), self._timeout_secs)
         except Unavailable as error:
-            ceiling = min(BACKOFF_LIMIT_SECS, BACKOFF_FIRST_SECS * 2**self._failures)
-            self._not_before = asyncio.get_running_loop().time() + ceiling * random.uniform(0.5, 1.0)  # noqa: S311
+            self._not_before = asyncio.get_running_loop().time() + _pause(self._failures)
             self._failures = min(self._failures + 1, 10)
             self._last_error = error.detail
             raise
         finally:
             self._opening = None
         self._failures = 0
+        self.generation += 1
+        self._tend(self._link)
         return self._link
+
+    def _tend(self, link: Link) -> None:
+        """Ask an idle connection for a sign of life: otherwise it is the next caller who finds it dead."""
+        if link is not self._open_link():
+            return
+        loop = asyncio.get_running_loop()
+        if self._address.survey and loop.time() - self._surveyed_at > SURVEY_SECS:
+            self._surveyed_at = loop.time()
+            link.call(pack(*self._address.survey)).add_done_callback(lambda done: self._learn(done, link.place))
+        elif link.idle_secs > TEND_SECS / 2:
+            link.call(pack("PING")).add_done_callback(_look_at)
+        self._tending = loop.call_later(TEND_SECS, self._tend, link)
+
+    def _learn(self, done: "asyncio.Future[list[Any]]", place: Place) -> None:
+        if _look_at(done) is None and isinstance(done.result()[0], list):
+            self._address.learn(done.result()[0], place)
 
 
 def first_refusal(replies: Sequence[Any]) -> Refused | None:
@@ -266,28 +353,16 @@ def first_refusal(replies: Sequence[Any]) -> Refused | None:
     return next((reply for reply in replies if isinstance(reply, Refused)), None)
 
 
-def _take_over(connection: AbstractConnection) -> asyncio.StreamWriter:
-    """The stream of an open connection, which from now on is ours alone to close.
-
-    The writer must live as long as the link: it closes its transport when it is collected.
-    """
-    writer = connection._writer
-    if writer is None:
-        raise Broken("the connection was lost right after its handshake")
-    connection._reader = connection._writer = None
-    return writer
+def _pause(failures: int) -> float:
+    ceiling: float = min(BACKOFF_LIMIT_SECS, BACKOFF_FIRST_SECS * 2**failures)
+    return ceiling * random.uniform(0.5, 1.0)  # noqa: S311
 
 
-def _read_password(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unavailable(f"the Redis password file {path} cannot be read: {_reason(error)}") from None
+def _look_at(done: "asyncio.Future[Any]") -> BaseException | None:
+    """The error of what nobody may be waiting for."""
+    return asyncio.CancelledError() if done.cancelled() else done.exception()
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer to the handshake in time"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+def _end_late(future: "asyncio.Future[list[Any]]") -> None:
+    if not future.done():
+        future.set_exception(Unavailable("no answer in time"))

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from discovery.stores.redis_link import Address, Line, pack
+from discovery.stores.redis_address import Access, open_address
+from discovery.stores.redis_link import Line, pack
 from tests.live.redis_server import RedisServer
 
 pytestmark = pytest.mark.live
@@ -15,7 +16,7 @@ WHO = pack("CLIENT", "ID")
 
 @pytest.fixture
 async def line(debian_redis: RedisServer) -> AsyncIterator[Line]:
-    opened = Line(Address(debian_redis.url, None, 1.0), 1.0)
+    opened = Line(open_address(Access(url=debian_redis.url), prefix="discovery", timeout_secs=1.0), 1.0)
     yield opened
     await opened.close()
 
