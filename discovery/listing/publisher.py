@@ -25,6 +25,7 @@ JOURNAL_ENTRIES = 1024
 JOURNAL_BYTES = 4 << 20
 SHARED_WRITE_BYTES = 256 << 10
 IDLE_SELECTIONS = 64
+IDLE_BYTES = 64 << 20
 GZIP_INLINE_BYTES = 32 << 10
 
 
@@ -52,6 +53,7 @@ class Selection(Generic[Entry]):
         self.subscribers: set[Subscriber] = set()
         self.readers = 0
         self._total = 0
+        self._bytes = 0
         self._before: dict[Key, Fragment[Entry] | None] = {}
         self._keys: list[Key] = []
         self._bodies: list[bytes] = []
@@ -77,6 +79,11 @@ class Selection(Generic[Entry]):
     def pending(self) -> bool:
         """Whether there are changes of which streams have not been told yet, also ones that were undone meanwhile."""
         return self._changed
+
+    @property
+    def size(self) -> int:
+        """How many bytes the body has, or would have."""
+        return self._bytes
 
     def fragments(self) -> list[bytes]:
         """The bytes of every listing in the order of their keys; shared, not to be changed."""
@@ -121,6 +128,7 @@ class Selection(Generic[Entry]):
             del self.members[key]
         else:
             self.members[key] = fragment
+        self._bytes += (len(fragment.body) if fragment else 0) - (len(old.body) if old else 0)
         self._total = snapshot.digest_sum(self._total, old.digest if old else 0, fragment.digest if fragment else 0)
         self._token = self._body = None
         self._moved.add(key)
@@ -214,11 +222,11 @@ class Selection(Generic[Entry]):
             reader.fall_behind()
 
     def forget_past(self) -> None:
-        """Start the journal here: nobody has been told of anything before."""
-        self.flush()
-        self._journal.clear()
-        self._journal_bytes = 0
-        self._start = self.published
+        """Start the journal of a new selection here: nobody has been told of anything before."""
+        self._before.clear()
+        self._changed = False
+        self._published_complete = self.complete
+        self._start = self.published = self.token
 
 
 class Publisher(Generic[Entry]):
@@ -264,7 +272,7 @@ class Publisher(Generic[Entry]):
             for selection in self._selections.values():
                 selection.apply(key, fragment)
         self._set_complete(complete and self._clock() < complete_until)
-        if complete_until != self._complete_until or not self._complete:
+        if complete_until != self._complete_until or self._complete_handle is None:
             self._complete_until = complete_until
             self._watch_completeness()
         if self._flush_handle is None and any(selection.pending for selection in self._all()):
@@ -290,9 +298,13 @@ class Publisher(Generic[Entry]):
         return selection
 
     def _forget_idle(self) -> None:
-        idle = [wanted for wanted, selection in self._selections.items() if selection.readers == 0]
-        for wanted in idle[: max(0, len(idle) - IDLE_SELECTIONS)]:
-            del self._selections[wanted]
+        """Keep those that were read last, up to a number and up to a size; the one just made stays in any case."""
+        idle = [wanted for wanted, selection in reversed(self._selections.items()) if selection.readers == 0]
+        size = 0
+        for number, wanted in enumerate(idle):
+            size += self._selections[wanted].size
+            if number >= IDLE_SELECTIONS or (number > 0 and size > IDLE_BYTES):
+                del self._selections[wanted]
 
     def _check_complete(self) -> None:
         if self._complete and self._clock() >= self._complete_until:

@@ -489,6 +489,24 @@ def test_filters_that_nobody_reads_are_forgotten_and_others_kept(rig: Rig) -> No
     assert len(rig.publisher._selections) <= module.IDLE_SELECTIONS + 1
 
 
+def test_long_lists_that_nobody_reads_fill_no_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.publish(*(pool(f"p{number}") for number in range(20)))
+    monkeypatch.setattr(module, "IDLE_BYTES", 3 * len(rig.publisher.everything.body()))
+    read = rig.publisher.select(Filter(model=frozenset({"m", "read"})), lambda entry: True)
+    read.readers += 1
+    for number in range(20):
+        rig.publisher.select(Filter(model=frozenset({"m", str(number)})), lambda entry: True).body()
+    assert [sorted(wanted.model) for wanted in rig.publisher._selections] == [
+        ["m", "read"],
+        ["17", "m"],
+        ["18", "m"],
+        ["19", "m"],
+    ]
+    monkeypatch.setattr(module, "IDLE_BYTES", 0)
+    newest = Filter(region=frozenset({"r"}))
+    assert rig.publisher.select(newest, lambda entry: True) is rig.publisher.select(newest, lambda entry: True)
+
+
 def test_a_filter_that_is_asked_for_while_changes_are_pending_has_them(rig: Rig) -> None:
     rig.told()
     wanted = Filter(model=frozenset("a"))
@@ -515,6 +533,16 @@ def test_completeness_is_claimed_no_longer_than_it_is_known(rig: Rig) -> None:
     rig.loop.pass_time(0.2)
     assert reader.events == ["complete False"], "streams are told though nobody reads the list"
     assert rig.read()["complete"] is False
+
+
+def test_streams_are_told_of_the_end_also_after_completeness_came_and_went(rig: Rig) -> None:
+    reader, until = Reader(), rig.loop.time() + 2
+    rig.told(pool("p1"), until=until)
+    rig.everything.subscribers.add(reader)
+    for complete in (False, True):
+        rig.told(complete=complete, until=until)
+    rig.loop.pass_time(2.1)
+    assert reader.events == ["complete False", "complete True", "complete False"]
 
 
 def test_a_reader_is_never_ahead_of_the_clock(rig: Rig) -> None:
