@@ -1,6 +1,8 @@
 """What is counted: one registry per process, bound counters in the hot paths, label values from fixed sets only."""
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from discovery.errors import Gone, Unavailable
 
@@ -13,6 +15,9 @@ class Counters:
         self.feed_connections = self._counter("feed_connections", "Subscriptions made to the store's announcements.")
         self.announcements_ignored = self._counter(
             "announcements_ignored", "Announcements skipped because they were broken, foreign or of another epoch."
+        )
+        self.announcements_refused = self._counter(
+            "announcements_refused", "Announcements and subscriptions that the store refused; writes were taken."
         )
         self.registrations_ignored = self._counter(
             "registrations_ignored", "Stored or announced values skipped because they are no registration."
@@ -28,6 +33,14 @@ class Counters:
         self._slice_relists = Counter(
             "discovery_slice_relists", "Full lists of slices read again, by cause.", ["cause"], registry=self.registry
         )
+
+    def watch_silence(self, silent_secs: Callable[[], float]) -> None:
+        """Show the time since the feed's last sign of life, which ``silent_secs`` tells whenever it is asked."""
+        Gauge(
+            "discovery_feed_silent_seconds",
+            "Seconds since the last sign of life on the store's announcements.",
+            registry=self.registry,
+        ).set_function(silent_secs)
 
     def slices_listed(self, error: Gone | Unavailable) -> None:
         """Count one full list of slices that a watcher needs after its watch could not go on."""

@@ -7,6 +7,7 @@ from discovery.metrics import Counters
 COUNTERS = (
     "feed_connections",
     "announcements_ignored",
+    "announcements_refused",
     "registrations_ignored",
     "alternating_registrations",
     "mass_losses",
@@ -30,6 +31,14 @@ def test_every_counter_is_there_from_the_start_and_counts_for_itself() -> None:
         getattr(counters, name).inc(step)
     assert samples(counters) == {f"discovery_{name}_total": step for step, name in enumerate(COUNTERS, 1)}
     assert counters.values() == {name: step for step, name in enumerate(COUNTERS, 1)}
+
+
+def test_the_silence_of_the_feed_is_asked_for_when_it_is_shown() -> None:
+    counters = Counters()
+    silences = iter([0.5, 7.0])
+    counters.watch_silence(lambda: next(silences))
+    assert samples(counters)["discovery_feed_silent_seconds"] == 0.5
+    assert samples(counters)["discovery_feed_silent_seconds"] == 7.0
 
 
 def test_lists_are_counted_by_cause() -> None:

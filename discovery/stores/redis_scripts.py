@@ -2,8 +2,8 @@
 
 Order matters where Redis can refuse a step, since nothing is rolled back: the revision is counted before the value is
 stored (full memory then changes nothing at all), and after it is deleted (a full memory must not keep a pool). A
-refused PUBLISH never fails a write: the others see the revision move. Numbers pass through Lua as doubles, so they
-are written with ``%.0f``.
+refused PUBLISH never fails a write, it is told beside it: the others see the revision move. Numbers pass through Lua
+as doubles, so they are written with ``%.0f``.
 """
 
 import hashlib
@@ -52,8 +52,10 @@ class Script:
         return command.replace(by_hash, by_source, 1)
 
 
+_REFUSAL = "type(told) == 'table' and told.err or ''"
+
 # KEYS pool revision epoch settling; ARGV value lease-ms pool-as-json channel candidate-epoch
-# Answers {0 renewed | 1 created | 2 changed, revision, epoch}.
+# Answers {0 renewed, revision, epoch}, or {1 created | 2 changed, revision, epoch, why PUBLISH was refused or ''}.
 PUT = Script(
     _EPOCH
     + f"""
@@ -65,14 +67,14 @@ end
 local revision = string.format('%.0f', redis.call('INCR', KEYS[2]))
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 local now = epoch(KEYS[3], KEYS[4], ARGV[5], ARGV[2], {_NEW})
-redis.pcall('PUBLISH', ARGV[4], '{{"epoch":"' .. now .. '","revision":' .. revision .. ',"event":"put","pool":'
-  .. ARGV[3] .. ',"lease_ms":' .. ARGV[2] .. ',"registration":' .. ARGV[1] .. '}}')
-return {{old and 2 or 1, revision, now}}
+local told = redis.pcall('PUBLISH', ARGV[4], '{{"epoch":"' .. now .. '","revision":' .. revision
+  .. ',"event":"put","pool":' .. ARGV[3] .. ',"lease_ms":' .. ARGV[2] .. ',"registration":' .. ARGV[1] .. '}}')
+return {{old and 2 or 1, revision, now, {_REFUSAL}}}
 """
 )
 
 # KEYS pool revision epoch settling; ARGV pool-as-json channel candidate-epoch lease-ms ('' | '=' instance)
-# Answers {revision, epoch}, or 0 where another instance's registration is the stored one.
+# Answers {revision, epoch, why PUBLISH was refused or ''}, or 0 where the stored one is another instance's.
 DELETE = Script(
     _EPOCH
     + f"""
@@ -84,9 +86,9 @@ end
 redis.call('DEL', KEYS[1])
 local revision = string.format('%.0f', redis.call('INCR', KEYS[2]))
 local now = epoch(KEYS[3], KEYS[4], ARGV[3], ARGV[4], {_NEW})
-redis.pcall('PUBLISH', ARGV[2], '{{"epoch":"' .. now .. '","revision":' .. revision .. ',"event":"delete","pool":'
-  .. ARGV[1] .. '}}')
-return {{revision, now}}
+local told = redis.pcall('PUBLISH', ARGV[2], '{{"epoch":"' .. now .. '","revision":' .. revision
+  .. ',"event":"delete","pool":' .. ARGV[1] .. '}}')
+return {{revision, now, {_REFUSAL}}}
 """
 )
 

@@ -1,7 +1,8 @@
-"""The subscription to announcements: a connection of its own that never reconnects unseen.
+"""What a watch takes its events from: a subscription to announcements, or nothing but the revision where Redis refuses.
 
-Messages wait here in the order in which they came, interleaved with what the side tasks of the watch push behind them.
-A subscription that broke or fell silent is at its end: whoever watches it reads everything again.
+A subscription is a connection of its own that never reconnects unseen. Messages wait here in the order in which they
+came, interleaved with what the side tasks of the watch push behind them. A subscription that broke or fell silent is at
+its end: whoever watches it reads everything again.
 """
 
 import asyncio
@@ -18,56 +19,37 @@ from discovery.stores.redis_link import Address, Link, Refused, pack
 SILENCE_SECS = 2.0
 
 
-class Subscription:
-    """The subscription: messages as they came, interleaved with what the side tasks of the watch push."""
+class NoChannel(Unavailable):
+    """Redis takes commands but refuses SUBSCRIBE: the right to the channel is missing."""
+
+
+class Inbox:
+    """What came and was not taken yet, and up to which revision of which epoch everything was taken.
+
+    Alone it is the feed of a store that may not subscribe: nothing comes, and whatever others change is a gap.
+    """
+
+    subscribed = False
 
     def __init__(self) -> None:
         self.epoch = ""
         self.position = 0
         self.watched = False
+        self.own: set[int] = set()
         self._items: deque[Any] = deque()
         self._wake = asyncio.Event()
         self._nudge = asyncio.Event()
-        self._subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pongs: dict[bytes, asyncio.Future[None]] = {}
-        self._numbers = itertools.count()
         self._last_sign = time.monotonic()
-        self._link: Link
-
-    @classmethod
-    async def open(cls, address: Address, channel: str, timeout_secs: float) -> "Subscription":
-        """Subscribe. Raises ``Unavailable`` that names the right that is missing where Redis refuses."""
-        feed = cls()
-        feed._link = Link(await address.open(), timeout_secs, feed._on_message)
-        feed._link.closed.add_done_callback(feed._on_closed)
-        feed._link.send(pack("SUBSCRIBE", channel))
-        try:
-            async with asyncio.timeout(timeout_secs):
-                await feed._subscribed
-        except TimeoutError:
-            feed.close()
-            raise Unavailable(f"Redis at {address} does not answer SUBSCRIBE") from None
-        except Refused as error:
-            feed.close()
-            raise Unavailable(
-                f"Redis at {address} refuses SUBSCRIBE: {error}; grant the channel with ACL SETUSER … &{channel}"
-            ) from None
-        return feed
 
     async def barrier(self) -> None:
-        """Return when everything that was announced before now has been taken, or raise where the feed is dead."""
-        if self._link.closed.done():
-            raise Gone("feed", f"the subscription broke: {self._link.closed.result()}")
-        token = b"%d" % next(self._numbers)
-        future = self._pongs[token] = asyncio.get_running_loop().create_future()
-        self._link.send(pack("PING", token))
-        try:
-            async with asyncio.timeout(SILENCE_SECS):
-                await future
-        except TimeoutError:
-            raise Gone("silence", f"the subscription did not answer a PING within {SILENCE_SECS:g} s") from None
-        finally:
-            self._pongs.pop(token, None)
+        """Return when everything that was announced before now has been taken, or raise where the feed is dead.
+
+        Here it is the writes of this very store, whose outcomes were taken when they were answered.
+        """
+        self._last_sign = time.monotonic()
+        while self.position + 1 in self.own:
+            self.position += 1
+            self.own.discard(self.position)
 
     def take(self) -> Iterable[Any]:
         """Everything that is there, in order."""
@@ -97,11 +79,61 @@ class Subscription:
         self._nudge.clear()
 
     def silent_secs(self) -> float:
-        """Seconds since the subscription's last sign of life."""
+        """Seconds since the last sign of life."""
         return time.monotonic() - self._last_sign
 
     def close(self) -> None:
-        """Drop the subscription."""
+        """End it; whoever watches it is told."""
+        self.push(Gone("feed", "the feed was given up"))
+
+
+class Subscription(Inbox):
+    """The subscription on one channel."""
+
+    subscribed = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pongs: dict[bytes, asyncio.Future[None]] = {}
+        self._numbers = itertools.count()
+        self._link: Link
+
+    @classmethod
+    async def open(cls, address: Address, channel: str, timeout_secs: float) -> "Subscription":
+        """Subscribe. Raises ``NoChannel`` that names the right that is missing where Redis refuses."""
+        feed = cls()
+        feed._link = Link(await address.open(), timeout_secs, feed._on_message)
+        feed._link.closed.add_done_callback(feed._on_closed)
+        feed._link.send(pack("SUBSCRIBE", channel))
+        try:
+            async with asyncio.timeout(timeout_secs):
+                await feed._subscribed
+        except TimeoutError:
+            feed.close()
+            raise Unavailable(f"Redis at {address} does not answer SUBSCRIBE") from None
+        except Refused as error:
+            feed.close()
+            raise _refused(address, channel, str(error)) from None
+        return feed
+
+    async def barrier(self) -> None:
+        """See ``Inbox.barrier``: a PING behind the announcements was answered, and its answer was taken."""
+        if self._link.closed.done():
+            raise Gone("feed", f"the subscription broke: {self._link.closed.result()}")
+        token = b"%d" % next(self._numbers)
+        future = self._pongs[token] = asyncio.get_running_loop().create_future()
+        self._link.send(pack("PING", token))
+        try:
+            async with asyncio.timeout(SILENCE_SECS):
+                await future
+        except TimeoutError:
+            raise Gone("silence", f"the subscription did not answer a PING within {SILENCE_SECS:g} s") from None
+        finally:
+            self._pongs.pop(token, None)
+
+    def close(self) -> None:
+        """Drop the connection."""
         self._link.abort("closing")
 
     def _on_message(self, reply: Any) -> None:
@@ -139,3 +171,13 @@ class Subscription:
             if not future.done():
                 future.set_exception(error)
         self.push(error)
+
+
+def _refused(address: Address, channel: str, said: str) -> Unavailable:
+    if said.startswith("NOPERM"):
+        pattern = channel.partition(":")[0] + ":*"
+        return NoChannel(
+            f"Redis at {address} refuses SUBSCRIBE: {said}; grant the right to the channel: "
+            f"ACL SETUSER … +subscribe &{pattern}"
+        )
+    return Unavailable(f"Redis at {address} refuses SUBSCRIBE: {said}")

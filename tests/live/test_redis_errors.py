@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ class Trial(NamedTuple):
     begin: Act
     end: Act
     arguments: tuple[str, ...] = ()
+    fields: Mapping[str, object] = {}
 
 
 def table() -> dict[str, Row]:
@@ -77,6 +78,21 @@ def admit(server: Server) -> None:
 def replace_by_list(server: Server) -> None:
     server.cli("DEL", KEY)
     server.cli("LPUSH", KEY, "foreign")
+
+
+def evict(server: Server) -> None:
+    server.cli("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
+    with server.client.pipeline(transaction=False) as batch:
+        for number in range(2000):
+            batch.set(f"foreign:{number}", "x" * 100, px=5000)
+        batch.execute()
+    server.cli("CONFIG", "SET", "maxmemory", server.cli("INFO", "memory")["used_memory"] - 50_000)
+    await_sign(lambda: server.cli("INFO", "stats")["evicted_keys"], 5, "keys are evicted")
+
+
+def stop_evicting(server: Server) -> None:
+    server.cli("CONFIG", "SET", "maxmemory", "0")
+    server.cli("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 def fail_to_save(server: Server) -> None:
@@ -134,11 +150,12 @@ TRIALS = {
         fail_to_save, setting("stop-writes-on-bgsave-error", "no"), ("--dbfilename", "blocked")
     ),
     "NOPERM: the right to scripts was taken away": Trial(rights("-eval", "-evalsha"), rights("+eval", "+evalsha")),
+    "NOPERM on the keys": Trial(rights("resetkeys", "~foreign"), rights("~*")),
     "NOPERM on the channel": Trial(rights("resetchannels"), rights("&*")),
     "WRONGPASS: user deleted, password changed": Trial(
         lambda server: server.cli("ACL", "DELUSER", USER), rights(*RIGHTS)
     ),
-    "READONLY: it became a replica": Trial(
+    "READONLY: it is or became a replica": Trial(
         lambda server: server.cli("REPLICAOF", "127.0.0.1", "1"), lambda server: server.cli("REPLICAOF", "NO", "ONE")
     ),
     "NOREPLICAS: too few replicas": Trial(setting("min-replicas-to-write", "1"), setting("min-replicas-to-write", "0")),
@@ -146,7 +163,14 @@ TRIALS = {
     "BUSY: somebody's long script": Trial(run_for_ever, lambda server: server.cli("SCRIPT", "KILL")),
     "connection refused": Trial(Server.kill, lambda server: admit(server.start())),
     "frozen: connected, no answer": Trial(Server.freeze, Server.thaw),
+    "the subscription's output buffer is full": Trial(
+        setting("client-output-buffer-limit", "pubsub 1 0 0"),
+        setting("client-output-buffer-limit", "pubsub 32mb 8mb 60"),
+        fields={"relays": [f"http://10.0.0.{number}:9000/{'long' * 100}" for number in range(64)]},
+    ),
     "FLUSHALL, or restarted empty": Trial(Server.flush, nothing),
+    "leases are evicted": Trial(evict, stop_evicting),
+    "another master_replid": Trial(lambda server: server.cli("DEBUG", "CHANGE-REPL-ID"), nothing),
 }
 
 
@@ -200,7 +224,7 @@ def test_the_table_says_what_happens(
     trial.begin(server)
     begun = time.monotonic()
     assert replica.post(pool(KEPT)).status == row.heartbeat
-    refusal = replica.post(pool(KEPT if "pool's key" in what else "c1/n1/new"))
+    refusal = replica.post(pool(KEPT if "pool's key" in what else "c1/n1/new", **trial.fields))
     assert refusal.status == row.new
     if row.new == 503:
         assert refusal.headers["retry-after"] in ("1", "2")

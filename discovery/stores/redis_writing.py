@@ -1,0 +1,137 @@
+"""What is written to Redis: each write one script, sent by its hash, and by its source where the server forgot it.
+
+A write that Redis confirmed is done, also where its announcement was refused: then the others see it by the revision.
+"""
+
+import itertools
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from discovery.metrics import Counters
+from discovery.model import PoolKey
+from discovery.registrations import key_path
+from discovery.stores import Deleted, Outcome
+from discovery.stores.redis_link import Refused
+from discovery.stores.redis_names import Names, bulk, revision_of
+from discovery.stores.redis_scripts import DELETE, END_SETTLING, ESTABLISH, PUT, REPLACE_EPOCH, SETTLE, Script
+from discovery.stores.redis_server import Server
+
+log = logging.getLogger(__name__)
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+class Writer:
+    """Writes to one server. Every one raises ``Unavailable`` where it is not confirmed.
+
+    ``on_written(epoch, revision, announced)`` is called with what each write was told.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        names: Names,
+        lease_secs: float,
+        counters: Counters,
+        on_written: Callable[[str, int, bool], None],
+    ) -> None:
+        self._server = server
+        self._names = names
+        self._lease_ms = round(lease_secs * 1000)
+        self._counters = counters
+        self._on_written = on_written
+        self._unannounced = False
+        self._candidate = map(f"{uuid.uuid4().hex}-{{}}".format, itertools.count())  # never the same one twice
+        self._put_prefix = PUT.prefix(4 + 5, 4)
+        self._shared_keys = b"".join(bulk(name.encode()) for name in (names.revision, names.epoch, names.settling))
+        self._channel = bulk(names.changes.encode())
+        self._pools = names.pools.encode()
+
+    async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
+        """See ``Store.put``."""
+        path = key_path(key).encode()
+        name, candidate, lease_ms = self._pools + path, next(self._candidate).encode(), b"%d" % round(lease_secs * 1000)
+        command = b'%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n"%b"\r\n%b$%d\r\n%b\r\n' % (
+            (self._put_prefix, len(name), name, self._shared_keys, len(value), value, len(lease_ms), lease_ms)
+            + (len(path) + 2, path, self._channel, len(candidate), candidate)  # a path needs no escapes in JSON
+        )
+        status, found, told, *refusal = await self._run(PUT, command)
+        revision, epoch = revision_of(found), told.decode(errors="replace")
+        if status:
+            self._announced(*refusal)
+        self._on_written(epoch, revision, status > 0)
+        return Outcome(status == 1, status > 0, revision, epoch)
+
+    async def delete(self, key: PoolKey, instance_id: str | None) -> Deleted | None:
+        """See ``Store.delete``."""
+        path, names = key_path(key), self._names
+        answer = await self._run(
+            DELETE,
+            DELETE.command(
+                [names.pools + path, names.revision, names.epoch, names.settling],
+                [
+                    _encode_json(path),
+                    names.changes,
+                    next(self._candidate),
+                    self._lease_ms,
+                    "" if instance_id is None else "=" + instance_id,
+                ],
+            ),
+        )
+        if answer == 0:
+            return None
+        revision, epoch = revision_of(answer[0]), answer[1].decode(errors="replace")
+        self._announced(answer[2])
+        self._on_written(epoch, revision, False)  # its announcement is followed as anybody's
+        return Deleted(key, epoch, revision)
+
+    async def settle(self, reason: str, secs: float) -> None:
+        """See ``Store.settle``."""
+        await self._run(SETTLE, SETTLE.command([self._names.settling], [reason, round(secs * 1000)]))
+
+    async def end_settling(self, reason: str) -> None:
+        """See ``Store.end_settling``."""
+        await self._run(END_SETTLING, END_SETTLING.command([self._names.settling], [reason]))
+
+    async def establish_epoch(self, reason: str) -> None:
+        """Make the epoch where there is none, and settle for a lease."""
+        await self._run(ESTABLISH, ESTABLISH.command(*self._epoch_change(reason)))
+
+    async def replace_epoch(self, expected: str, reason: str) -> None:
+        """Make another epoch and settle for a lease, unless somebody else replaced ``expected`` meanwhile."""
+        keys, arguments = self._epoch_change(reason)
+        await self._run(REPLACE_EPOCH, REPLACE_EPOCH.command(keys, [*arguments, expected]))
+
+    def _epoch_change(self, reason: str) -> tuple[list[str], list[bytes | str | int]]:
+        return [self._names.epoch, self._names.settling], [next(self._candidate), reason, self._lease_ms]
+
+    async def _run(self, script: Script, command: bytes) -> Any:
+        """The answer of a script, loaded when the server does not know it (any more)."""
+        (answer,) = await self._server.writes.call(command)
+        if isinstance(answer, Refused) and str(answer).startswith("NOSCRIPT"):
+            (answer,) = await self._server.writes.call(script.with_source(command))
+        if isinstance(answer, Refused):
+            raise self._server.refusal(answer, "item" if str(answer).startswith("WRONGTYPE") else "writes")
+        return answer
+
+    def _announced(self, refusal: bytes) -> None:
+        if not refusal and not self._unannounced:
+            return
+        if refusal:
+            self._counters.announcements_refused.inc()
+        if bool(refusal) != self._unannounced:
+            self._unannounced = bool(refusal)
+            if refusal:
+                log.warning(
+                    "Redis at %s takes writes but refuses to announce them, other replicas see them a second later: "
+                    "%s; grant the right to the channel: ACL SETUSER … +publish &%s*",
+                    self._server.address,
+                    refusal.decode(errors="replace")[:200],
+                    self._names.root,
+                )
+            else:
+                log.info("Redis at %s announces writes again", self._server.address)
