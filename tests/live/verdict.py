@@ -66,6 +66,11 @@ def first_complete(polls: Iterable[Poll], replica: str, since: float) -> float:
     raise AssertionError(f"{replica} was not complete again")
 
 
+def slowest_read(polls: Iterable[Poll], since: float, until: float) -> float:
+    """How long the slowest list took that was asked for in that time; lists wait for no store, only for the machine."""
+    return max(poll.answered - poll.sent for poll in polls if since < poll.sent < until)
+
+
 def same_bytes(*answers: Answer) -> bool:
     """Whether these lists are equal byte for byte, with equal tags."""
     return len({answer.body for answer in answers}) == 1 and len({answer.headers["etag"] for answer in answers}) == 1
