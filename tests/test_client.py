@@ -616,6 +616,20 @@ async def test_entering_gives_up_when_the_patience_is_over_and_at_once_when_refu
             pass
 
 
+async def test_entering_gives_up_on_streams_that_end_before_the_list() -> None:
+    async def end_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: 10\n\n")
+        writer.close()
+
+    server = await asyncio.start_server(end_at_once, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, asyncio.timeout(10):
+        with pytest.raises(Unavailable, match="ended the stream of pools before it sent a list"):
+            async with following(url, patience_secs=0.3):
+                pass
+
+
 async def test_a_page_that_is_no_stream_is_no_service(service: FakeService) -> None:
     service.can("STREAM", Canned(200, {"hello": 1}))
     with pytest.raises(Unavailable, match="no stream of events"):
@@ -849,6 +863,25 @@ async def test_what_a_pool_says_can_be_changed_at_once(service: FakeService) -> 
         await until(lambda: service.pools["c1", "n1", "p1"]["model"] == "another", within_secs=2)
         with pytest.raises(ValueError, match="another pool"):
             heartbeat.update(Registration("c1", "n1", "p2", "m"))
+
+
+async def test_left_in_the_middle_of_an_update_the_pool_is_deregistered(service: FakeService) -> None:
+    first, second = (Registration("c1", "n1", "p1", "m", instance_id=name) for name in ("one", "two"))
+    async with Client(service.url) as client, client.register(first) as heartbeat:
+        heartbeat.update(second)
+    assert service.pools == {}
+    assert [request.target for request in service.requests("DELETE")] == ["/pools/c1/n1/p1?instance_id=one"]
+
+
+async def test_an_update_of_which_nobody_knows_whether_it_was_stored_is_deregistered_too(service: FakeService) -> None:
+    first, second = (Registration("c1", "n1", "p1", "m", instance_id=name) for name in ("one", "two"))
+    async with Client(service.url) as client, client.register(first) as heartbeat:
+        service.can("POST", *[Canned(503, {}, ("Retry-After: 9",))])
+        heartbeat.update(second)
+        await until(lambda: heartbeat.trouble)
+    assert service.pools == {}
+    gone = {request.target for request in service.requests("DELETE")}
+    assert gone == {"/pools/c1/n1/p1?instance_id=one", "/pools/c1/n1/p1?instance_id=two"}
 
 
 async def test_a_pool_that_the_service_lost_is_said_to_be_registered_again(

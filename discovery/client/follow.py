@@ -129,6 +129,8 @@ class Pools:
             async with self._connections.stream(Request("GET", self._target, resume)) as stream:
                 self._heard_again()
                 await self._read(stream, first)
+                if not first.done():  # what is no stream of ours may end so each time, and would be asked for ever
+                    raise Unavailable(f"{stream.base} ended the stream of pools before it sent a list")
         except DiscoveryError as error:
             failure: DiscoveryError | None = error
         except Exception as error:  # the task must outlive whatever one stream brings

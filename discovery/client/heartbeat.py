@@ -47,7 +47,7 @@ class Heartbeat:
         self.trouble: DiscoveryError | None = None
         self._connections = connections
         self._keep_on_exit = keep_on_exit
-        self._may_be_registered = False
+        self._may_be_stored: set[str | None] = set()  # instance_id of what was sent and not replaced for certain
         self._failing_since: float | None = None
         self._confirmed_at = 0.0
         self._backoff = Backoff(0.5, FIRST_INTERVAL_SECS)
@@ -115,19 +115,22 @@ class Heartbeat:
         return started + self._interval()
 
     async def _post(self) -> Accepted:
-        body = msgspec.json.encode(self.registration)
-        request = Request("POST", path_of("pools"), {"Content-Type": "application/json"}, body)
-        before, self._may_be_registered = self._may_be_registered, True
+        sent = self.registration
+        request = Request("POST", path_of("pools"), {"Content-Type": "application/json"}, msgspec.json.encode(sent))
+        before = self._may_be_stored
+        self._may_be_stored = before | {sent.instance_id}
         try:
             answer = await self._connections.request(request, deadline_secs=self._deadline_secs())
         except (Rejected, NoAnswer) as error:
             if isinstance(error, Rejected) or not error.reached:
-                self._may_be_registered = before
+                self._may_be_stored = before
             raise
         try:
-            return _decode_accepted(answer.body)
+            accepted = _decode_accepted(answer.body)
         except ValueError as error:
             raise Unavailable("the answer to a registration cannot be read: is it a discovery service?") from error
+        self._may_be_stored = {sent.instance_id}
+        return accepted
 
     def _succeeded(self, accepted: Accepted) -> None:
         before, self.accepted, self.trouble = self.accepted, accepted, None
@@ -191,7 +194,7 @@ class Heartbeat:
         self._hurry.set()
         try:
             await self._end_task()
-            if self._may_be_registered and not self._keep_on_exit:
+            if self._may_be_stored and not self._keep_on_exit:
                 await self._deregister()
         finally:
             await self._connections.close()
@@ -219,10 +222,11 @@ class Heartbeat:
 
     async def _delete_until_taken(self) -> None:
         backoff = Backoff(0.2, 2.0)
-        while True:
+        while self._may_be_stored:
+            instance_id = next(iter(self._may_be_stored))
             try:
-                await delete(self._connections, self.registration.key, self.registration.instance_id)
-                return
+                await delete(self._connections, self.registration.key, instance_id)
+                self._may_be_stored.discard(instance_id)
             except Unavailable as error:
                 self.trouble = error
                 asked = min(error.retry_after_secs, DEREGISTER_SECS / 4)
