@@ -188,16 +188,19 @@ class Lists:
         seen = [found for view in self._views or () if (found := view.endpoints(key)) is not None]
         if len(seen) < 2:
             return seen[0] if seen else None
-        relays = {relay for endpoints in seen for relay in endpoints.relays}
-        frontends = {frontend for endpoints in seen for frontend in endpoints.frontends}
-        return Endpoints(tuple(sorted(relays)), tuple(sorted(frontends)))
+        return Endpoints(
+            _one_family(relay for endpoints in seen for relay in endpoints.relays),
+            _one_family(frontend for endpoints in seen for frontend in endpoints.frontends),
+        )
 
     # ---- what people are told
 
     def _say_what_is_due(self, now: float) -> None:
         self._evidence = None
         all_read = self._store_read and self.waiting_for_views() is None
-        for line in [*(self._misnamed_lines() if all_read else []), *self._join.due(now, all_read=all_read)]:
+        # Who is not registered can be told at once only where every live relay has called.
+        all_called = all_read and self._store_complete and now < self._store_until
+        for line in [*(self._misnamed_lines() if all_called else []), *self._join.due(now, all_read=all_read)]:
             log.warning("%s", line)
 
     def _misnamed_lines(self) -> list[str]:
@@ -240,3 +243,9 @@ class Lists:
             refused=[notice for view in views for notice in view.slices.refused()],
             store_trouble=store_trouble,
         )
+
+
+def _one_family(urls: Iterable[str]) -> tuple[str, ...]:
+    """Each URL once, and of a dual-stack Service that one view sees by IPv4 and another by IPv6 the former alone."""
+    found = sorted(set(urls))
+    return tuple(url for url in found if "://[" not in url) or tuple(found)

@@ -61,11 +61,11 @@ class Rig:
     def register(self, *names: str, complete: bool = True) -> None:
         """The store tells of pools."""
         changes: list[tuple[PoolKey, Registration | None]] = [(key(name), registration(name)) for name in names]
-        self._call(lambda: self.lists.registrations_changed(changes, complete, FOR_EVER))
+        self.call(lambda: self.lists.registrations_changed(changes, complete, FOR_EVER))
 
     def deregister(self, name: str) -> None:
         """The store tells that a pool is gone."""
-        self._call(lambda: self.lists.registrations_changed([(key(name), None)], True, FOR_EVER))
+        self.call(lambda: self.lists.registrations_changed([(key(name), None)], True, FOR_EVER))
 
     def import_(self, *manifests: Manifest, view: int = 0) -> None:
         """A view lists these, and nothing else."""
@@ -75,7 +75,7 @@ class Rig:
 
     def tell(self, touched: Touched | None = None) -> None:
         """A view tells of a change, of its health if of nothing else."""
-        self._call(lambda: self.lists.view_changed(touched or Touched()))
+        self.call(lambda: self.lists.view_changed(touched or Touched()))
 
     def wait(self, secs: float) -> None:
         """Let time pass."""
@@ -92,7 +92,9 @@ class Rig:
         """Whether the pools and the routers are complete."""
         return self.pools.everything.complete, self.routers.everything.complete
 
-    def _call(self, work: Any) -> None:
+    def call(self, work: Any) -> None:
+        """Something that belongs into the event loop."""
+
         async def call() -> None:
             work()
 
@@ -232,6 +234,20 @@ def test_registrations_go_on_while_a_view_fails(loop: VirtualTimeLoop) -> None:
 # ---- several views, routers
 
 
+def test_a_pool_that_one_view_sees_by_ipv4_and_another_by_ipv6_is_listed_by_one_family(
+    loop: VirtualTimeLoop,
+) -> None:
+    rig = Rig(loop, View(), View())
+    rig.register("p1")
+    rig.import_(relay("p1", "fd00::1"), frontend("p1", "10.2.0.1"), view=0)
+    rig.import_(relay("p1", "10.1.0.1"), frontend("p1", "fd00::2"), view=1)
+    (listed,) = (fragment.entry for fragment in rig.pools.everything.members.values())
+    assert (listed.relays, listed.frontends) == (("http://10.1.0.1:5561",), ("http://10.2.0.1:8000",))
+    rig.import_(view=1)
+    (listed,) = (fragment.entry for fragment in rig.pools.everything.members.values())
+    assert listed.relays == ("http://[fd00::1]:5561",)
+
+
 def test_a_pool_that_several_views_see_has_the_addresses_of_all(loop: VirtualTimeLoop) -> None:
     rig = Rig(loop, View(), View())
     rig.register("p1")
@@ -308,6 +324,21 @@ def test_a_pool_of_the_local_cluster_under_another_name_is_said_at_once_and_then
     assert len(said(caplog, "check cluster_id", "'home'", "'c1'")) == 1
     rig.wait(10 * LEASE)
     assert len(caplog.messages) == 1, "neither side is named again"
+
+
+def test_nobody_is_misnamed_while_relays_may_not_have_called_yet(
+    loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(loop, View(cluster_id="c1"))
+    rig.import_(relay("p1"))
+    elsewhere = Registration("c2", "n1", "p1", "m")
+    rig.call(lambda: rig.lists.registrations_changed([(elsewhere.key, elsewhere)], False, FOR_EVER))
+    rig.wait(1)
+    assert said(caplog) == []
+    rig.register("p1")
+    rig.wait(2 * LEASE + GATHER)
+    assert [line for line in said(caplog) if "MCS name is" in line] == []
+    assert [line for line in said(caplog) if "c2/n1/p1" in line] != [], "its own fault is said in its own time"
 
 
 def test_equal_names_in_the_local_and_another_cluster_are_no_mistake(
