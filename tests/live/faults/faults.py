@@ -65,7 +65,7 @@ def killed(chance: random.Random, secs: float | None = None) -> Fault:
         time.sleep(secs)
         _server(scene).start()
 
-    return Fault("killed", f"kill -9, back empty after {secs:.1f} s", run, OUTAGE)
+    return Fault("killed", f"kill -9, back empty after {secs:.1f} s", run, Promises(silent=True, loss=True))
 
 
 def restarted(chance: random.Random, keeps: bool | None = None) -> Fault:
@@ -87,7 +87,7 @@ def restarted(chance: random.Random, keeps: bool | None = None) -> Fault:
         _forget_dump(_server(scene))
 
     words = f"restarted in order {'with' if keeps else 'without'} its data, {secs:.1f} s away"
-    return Fault("restarted", words, run, OUTAGE, restore)
+    return Fault("restarted", words, run, Promises(silent=True, loss=not keeps), restore)
 
 
 def from_old_data(chance: random.Random) -> Fault:
@@ -104,7 +104,9 @@ def from_old_data(chance: random.Random) -> Fault:
     def restore(scene: Scene) -> None:
         _forget_dump(_server(scene))
 
-    return Fault("from_old_data", f"back at once with data {age:.1f} s old", run, Promises(loses_writes=True), restore)
+    return Fault(
+        "from_old_data", f"back at once with data {age:.1f} s old", run, Promises(loss=True, loses_writes=True), restore
+    )
 
 
 # ---- the server is there and silent
@@ -140,7 +142,7 @@ def paused(chance: random.Random, mode: str | None = None) -> Fault:
 
 def flushed(chance: random.Random) -> Fault:
     """FLUSHALL."""
-    return Fault("flushed", "FLUSHALL", lambda scene: _server(scene).flush())
+    return Fault("flushed", "FLUSHALL", lambda scene: _server(scene).flush(), Promises(loss=True))
 
 
 def scripts_lost(chance: random.Random) -> Fault:
@@ -171,7 +173,9 @@ def evicting(chance: random.Random) -> Fault:
     def restore(scene: Scene) -> None:
         _server(scene).cli("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
-    return Fault("evicting", f"evictions by {policy} for 3 s", run, Promises(loses_writes=True, refused=True), restore)
+    return Fault(
+        "evicting", f"evictions by {policy} for 3 s", run, Promises(loss=True, loses_writes=True, refused=True), restore
+    )
 
 
 def full(chance: random.Random) -> Fault:
@@ -209,10 +213,12 @@ def output_limited(chance: random.Random) -> Fault:
     def run(scene: Scene) -> None:
         server = _server(scene)
         server.cli("CONFIG", "SET", "client-output-buffer-limit", "pubsub 1 1 1")
-        time.sleep(secs)
+        for _ in range(round(secs / 0.25)):
+            server.cli("PUBLISH", "{discovery}:changes", "x" * 100_000)  # what fits into the first buffer never counts
+            time.sleep(0.25)
         server.cli("CONFIG", "SET", "client-output-buffer-limit", "pubsub 33554432 8388608 60")
 
-    return Fault("output_limited", f"output buffer of subscriptions 1 byte for {secs:.1f} s", run)
+    return Fault("output_limited", f"no output buffer for subscriptions for {secs:.1f} s", run)
 
 
 def half_open(chance: random.Random, of: str | None = None, subscribed: bool | None = None) -> Fault:
@@ -304,7 +310,7 @@ def split(chance: random.Random) -> Fault:
         place.proxies["b"].target_port = place.server.port
         place.proxies["b"].cut()
 
-    return Fault("split", f"two masters for {secs:.1f} s", run, Promises(loses_writes=True), _spare_down)
+    return Fault("split", f"two masters for {secs:.1f} s", run, Promises(loss=True, loses_writes=True), _spare_down)
 
 
 def _spare_down(scene: Scene) -> None:
@@ -336,7 +342,7 @@ def moved(chance: random.Random) -> Fault:
         old.kill()
 
     words = f"the host name moves to another server, {'promoted' if keeps else 'empty'}"
-    return Fault("moved", words, run, Promises(loses_writes=True), _spare_down)
+    return Fault("moved", words, run, Promises(loss=True, loses_writes=True), _spare_down)
 
 
 def password_rotated(chance: random.Random) -> Fault:
@@ -414,7 +420,9 @@ def sentinel_failover(chance: random.Random) -> Fault:
         place: WithSentinels = scene.place
         place.group.failover()
 
-    return Fault("sentinel_failover", "a planned failover", run, Promises(loses_writes=True), _sentinels_at_rest)
+    return Fault(
+        "sentinel_failover", "a planned failover", run, Promises(loss=True, loses_writes=True), _sentinels_at_rest
+    )
 
 
 def sentinel_master_killed(chance: random.Random) -> Fault:
@@ -431,7 +439,9 @@ def sentinel_master_killed(chance: random.Random) -> Fault:
         killed[0].start()
         scene.place.group.await_replica(killed[0])
 
-    return Fault("sentinel_master_killed", "kill -9 of the master", run, Promises(loses_writes=True), restore)
+    return Fault(
+        "sentinel_master_killed", "kill -9 of the master", run, Promises(loss=True, loses_writes=True), restore
+    )
 
 
 def sentinel_master_frozen(chance: random.Random) -> Fault:
@@ -448,7 +458,9 @@ def sentinel_master_frozen(chance: random.Random) -> Fault:
         frozen[0].thaw()
         scene.place.group.await_replica(frozen[0])
 
-    return Fault("sentinel_master_frozen", "SIGSTOP of the master", run, Promises(loses_writes=True), restore)
+    return Fault(
+        "sentinel_master_frozen", "SIGSTOP of the master", run, Promises(loss=True, loses_writes=True), restore
+    )
 
 
 def sentinels_killed(chance: random.Random) -> Fault:
@@ -465,7 +477,11 @@ def sentinels_killed(chance: random.Random) -> Fault:
 
 def sentinel_master_flushed(chance: random.Random) -> Fault:
     """FLUSHALL on the master, which its replica follows."""
-    return Fault("sentinel_master_flushed", "FLUSHALL on the master", lambda scene: scene.place.group.master().flush())
+
+    def run(scene: Scene) -> None:
+        scene.place.group.master().flush()
+
+    return Fault("sentinel_master_flushed", "FLUSHALL on the master", run, Promises(loss=True))
 
 
 def _sentinels_at_rest(scene: Scene) -> None:
@@ -485,7 +501,7 @@ def cluster_failover(chance: random.Random) -> Fault:
         "cluster_failover",
         "a planned failover",
         lambda scene: scene.place.cluster.failover(),
-        Promises(loses_writes=True),
+        Promises(loss=True, loses_writes=True),
     )
 
 
@@ -506,11 +522,11 @@ def cluster_owner_killed(chance: random.Random) -> Fault:
         place.cluster.await_ok()
 
     words = "kill -9 of the slot's owner"
-    return Fault("cluster_owner_killed", words, run, Promises(loses_writes=True), restore)
+    return Fault("cluster_owner_killed", words, run, Promises(loss=True, loses_writes=True), restore)
 
 
 def cluster_slot_moved(chance: random.Random) -> Fault:
-    """The slot goes to another master, key by key."""
+    """The slot goes to another master, key by key, and back."""
     place_of_target = chance.randrange(10)
 
     def run(scene: Scene) -> None:
@@ -519,14 +535,22 @@ def cluster_slot_moved(chance: random.Random) -> Fault:
         others = [
             node for node in place.cluster.nodes if node.running and node.role() == "master" and node is not owner
         ]
-        place.cluster.move_slot(others[place_of_target % len(others)])
+        former = place.cluster.move_slot(others[place_of_target % len(others)])
+        time.sleep(1)
+        place.cluster.move_slot(former)  # the one that has a replica, which later faults need
 
-    return Fault("cluster_slot_moved", "the slot moves to another node", run, Promises(loses_writes=True))
+    return Fault(
+        "cluster_slot_moved", "the slot moves to another node and back", run, Promises(loss=True, loses_writes=True)
+    )
 
 
 def cluster_flushed(chance: random.Random) -> Fault:
     """FLUSHALL on the slot's owner."""
-    return Fault("cluster_flushed", "FLUSHALL on the slot's owner", lambda scene: scene.place.cluster.owner().flush())
+
+    def run(scene: Scene) -> None:
+        scene.place.cluster.owner().flush()
+
+    return Fault("cluster_flushed", "FLUSHALL on the slot's owner", run, Promises(loss=True))
 
 
 ANYWHERE: dict[str, Draw] = {"replica_stopped": replica_stopped}

@@ -31,6 +31,8 @@ class Promises:
     """The replicas that the fault concerns."""
     stopped: bool = False
     """The process of the replica itself is stopped: it owes no answers until it goes on."""
+    loss: bool = False
+    """Data may have been lost: for one lease lists are not complete."""
     loses_writes: bool = False
     """Accepted writes of the last seconds may be undone: what was removed may come back until the hold is over."""
     refused: bool = False
@@ -147,29 +149,30 @@ def no_stream_loses_a_live_pool(records: Records, window: Window) -> Iterator[Br
 
 def no_dead_pool_stays(records: Records, window: Window) -> Iterator[Broken]:
     """A pool that died or was removed leaves in time, and a removed one does not come back."""
-    replicas = {answer.replica for answer in records.answers}
-    ends = {
-        (replica, life.name): _gone_from(life, replica, window)
-        for life in records.lives.values()
-        if life.ended < float("inf")
-        for replica in replicas
-    }
-    dead = {name for _, name in ends}
+    dead = {name: life for name, life in records.lives.items() if life.ended < float("inf")}
+    ends: dict[tuple[str, str, bool], float] = {}
     for answer, content in records.said():
-        for name in dead & content.versions.keys():
-            late = answer.sent - ends[answer.replica, name]
+        for name in dead.keys() & content.versions.keys():
+            key = (name, answer.replica, content.complete)
+            if key not in ends:
+                ends[key] = _gone_from(dead[name], answer.replica, content.complete, window)
+            late = answer.sent - ends[key]
             if late > 0:
                 text = f"{name} is listed {late:.3f} s too late"
                 yield Broken("no dead pool stays", answer.replica, answer.sent - window.begun, text)
 
 
-def _gone_from(life: Life, replica: str, window: Window) -> float:
-    """From when on that replica must not list a pool that has ended; nobody knows for one that is being removed."""
+def _gone_from(life: Life, replica: str, complete: bool, window: Window) -> float:
+    """From when on that replica must not list a pool that has ended; nobody knows for one that is being removed.
+
+    Which hold applies also where the fault does not concern a replica directly it says itself: by not being complete.
+    """
     if window.promises.leases_move or (life.removing is not None and life.removed is None):
         return float("inf")
     unconfirmed = [max(known, window.healed) for sent, known, _ in life.doubtful if sent > life.accepted_sent]
     if life.removed is None:
-        return _gone_after_silence(life.accepted, unconfirmed, replica, window)
+        held = replica in window.promises.of or not complete
+        return _gone_after_silence(life.accepted, unconfirmed, held, window)
     if unconfirmed:  # nobody knows when such a POST took effect: at the latest when the store went on
         return max(window.held_until, max(unconfirmed) + window.lease + LATE_SECS)
     if window.promises.loses_writes and life.removed < window.agreed_from:
@@ -180,11 +183,10 @@ def _gone_from(life: Life, replica: str, window: Window) -> float:
     return life.removed + TRAVEL_SECS + SLACK_SECS if heard else window.held_until
 
 
-def _gone_after_silence(accepted: float, unconfirmed: list[float], replica: str, window: Window) -> float:
+def _gone_after_silence(accepted: float, unconfirmed: list[float], held: bool, window: Window) -> float:
     over = max([accepted, *unconfirmed]) + window.lease + LATE_SECS
     acted_on_before = over - SLACK_SECS < window.begun
-    held = replica in window.promises.of and not acted_on_before
-    return max(over, window.held_until) if held else over
+    return max(over, window.held_until) if held and not acted_on_before else over
 
 
 def every_pool_is_as_told(records: Records, window: Window) -> Iterator[Broken]:
@@ -213,6 +215,20 @@ def lists_say_when_they_are_not_whole(records: Records, window: Window) -> Itera
         if not content.complete and answer.sent > window.settled_from + SLACK_SECS:
             text = f"not complete {answer.sent - window.healed:.1f} s after the fault"
             yield Broken("complete again one lease later", answer.replica, silent_for, text)
+
+
+def a_loss_is_told(records: Records, window: Window) -> Iterator[Broken]:
+    """Where data may have been lost lists are not complete for one lease; it may be noticed a second late."""
+    if not window.promises.loss:
+        return
+    for replica in sorted(window.promises.of):
+        said = [a.sent for a, c in records.said() if a.replica == replica and a.sent >= window.begun and not c.complete]
+        told = [sent for sent in said if sent < window.settled_from]
+        if not told or told[0] > window.healed + NOTICE_SECS + SLACK_SECS:
+            yield Broken("a loss is told", replica, window.healed - window.begun, "complete all the time")
+        elif told[-1] - told[0] < window.lease - TRAVEL_SECS - SLACK_SECS:
+            text = f"complete again {told[-1] - told[0]:.1f} s after it was told"
+            yield Broken("a loss is told", replica, told[-1] - window.begun, text)
 
 
 def one_tag_has_one_content(records: Records, window: Window) -> Iterator[Broken]:
@@ -279,6 +295,7 @@ CHECKS: tuple[Check, ...] = (
     no_dead_pool_stays,
     every_pool_is_as_told,
     lists_say_when_they_are_not_whole,
+    a_loss_is_told,
     one_tag_has_one_content,
     every_list_is_answered,
     every_post_is_answered,

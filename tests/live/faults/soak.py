@@ -6,6 +6,7 @@ not decide. Exit code 0: every promise was kept. 1: one was not; the first is pr
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -81,6 +82,7 @@ def main(words: list[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     directory = options.directory or Path(tempfile.mkdtemp(prefix="soak-"))
     print(f"seed {seed}, {options.topology} on {options.server}, records in {directory}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that all that was started is ended
     place = TOPOLOGIES[options.topology][0](options.server, directory / "servers")
     with Stage(place, directory, seed=seed, lease=options.lease, interval=options.lease / 6) as stage:
         return Soak(stage, options).run(sequence(seed, options.topology, options.server, options.only))

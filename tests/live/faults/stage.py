@@ -100,7 +100,7 @@ class Stage:
         self.place.start()
         flags = ("--store-timeout-ms", f"{self.lease / 6 * 1000:.0f}")
         for name in NAMES:
-            settings = {"lease": self.lease, "heartbeat": self._interval, "flags": flags}
+            settings = {"lease": self.lease, "heartbeat": self.lease / 3, "flags": flags}
             self.replicas[name] = self.place.replica(self.directory, name, **settings).launch()
         for replica in self.replicas.values():
             await_sign(lambda replica=replica: replica.says("/readyz", 200), PATIENCE_SECS, f"{replica.name} is ready")

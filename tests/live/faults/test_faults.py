@@ -58,19 +58,21 @@ def test_through_sentinel_failovers_no_pool_is_missing_from_any_list(tmp_path: P
 def test_ten_thousand_writes_through_a_flaky_network_and_none_that_was_accepted_is_lost(tmp_path: Path) -> None:
     place = Standalone("redis", tmp_path / "servers")
     traffic = Traffic()
-    flags = ("--store-timeout-ms", "500", "--mass-loss-hold-secs", "0")
+    flags = ("--store-timeout-ms", "250", "--mass-loss-hold-secs", "0")
     replicas = [place.replica(tmp_path, name, lease=120, heartbeat=10, flags=flags) for name in "ab"]
     try:
         place.start()
         for replica in replicas:
             replica.start()
-        unsettling = traffic.spawn(unsettle([*place.proxies.values()], random.Random(7)))
+        unsettling = [traffic.spawn(unsettle(place.proxies[name], random.Random(name))) for name in "ab"]
         writers = Writers(replicas, pools=500, writes=10_000)
         traffic.call(writers.run(), within=120)
-        unsettling.cancel()
+        for each in unsettling:
+            each.cancel()
         accepted = [beat for beat in writers.beats if beat.status == 200]
         assert len(writers.beats) == 10_000
-        assert 3_000 < len(accepted) < 10_000, "the network has to be flaky, and not away"
+        print(f"{len(accepted)} of them were accepted")
+        assert 1_000 < len(accepted) < 9_900, "the network has to be flaky, and not away"
         assert {beat.status for beat in writers.beats} == {200, 503}
         assert lost_writes(place.stored(), writers.lives) == []
         for replica in replicas:

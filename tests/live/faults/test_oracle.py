@@ -123,6 +123,16 @@ def test_a_dead_pool_may_stay_for_its_lease_a_second_and_the_hold(life: Life, li
     assert ("no dead pool stays" in broken(records)) == found
 
 
+def test_where_a_fault_does_not_concern_a_replica_it_may_hold_back_only_what_it_calls_incomplete() -> None:
+    only_a = dataclasses.replace(OUTAGE, promises=Promises(of=frozenset("a")))
+    for complete, found in ((True, True), (False, False)):
+        life = dying(BEGUN - 1, BEGUN - 1.1)
+        records = history(living("c1/n1/p1"), life)
+        both = {"c1/n1/p1": 0, "c1/n1/dead": 0}
+        alter(records, HEALED, HEALED + 1, "b", versions=both, complete=complete)
+        assert ("no dead pool stays" in broken(records, only_a)) == found
+
+
 def test_a_dead_pool_that_outstays_the_hold_is_found() -> None:
     window = dataclasses.replace(OUTAGE, rested=RESTED + 5)
     life = dying(BEGUN - 1, BEGUN - 1.1)
@@ -200,6 +210,16 @@ def test_a_list_that_calls_itself_complete_in_an_outage_is_found() -> None:
     only_a = dataclasses.replace(OUTAGE, promises=Promises(silent=True, of=frozenset("a")))
     records = alter(history(living("c1/n1/p1")), BEGUN + 3, BEGUN + 3.1, "b", complete=True)
     assert broken(records, only_a) == set()
+
+
+def test_lists_that_stay_complete_through_a_loss_or_are_so_too_soon_are_found() -> None:
+    loss = dataclasses.replace(OUTAGE, promises=Promises(loss=True))
+    assert broken(history(living("c1/n1/p1")), loss) == set()
+    silent = alter(history(living("c1/n1/p1")), BEGUN, RESTED, "a", complete=True)
+    assert broken(silent, loss) == {"a loss is told"}
+    soon = alter(history(living("c1/n1/p1")), HEALED - 0.5, RESTED, "a", complete=True)
+    assert broken(soon, loss) == {"a loss is told"}
+    assert broken(soon, dataclasses.replace(OUTAGE, promises=Promises())) == set()
 
 
 def test_a_list_that_stays_incomplete_is_found() -> None:

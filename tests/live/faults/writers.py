@@ -15,6 +15,7 @@ from tests.live.tcp_proxy import TcpProxy
 
 PATIENCE_SECS = 3.0
 WRITERS = 50
+PAUSE_SECS = 0.01
 
 
 class Writers:
@@ -40,8 +41,7 @@ class Writers:
                 beat = await self._post(life, wires[place], self._replicas[place].name)
                 life.beat(beat)
                 self.beats.append(beat)
-                if beat.status != 200:
-                    await asyncio.sleep(0.02)
+                await asyncio.sleep(PAUSE_SECS)
         for wire in wires:
             wire.close()
 
@@ -53,26 +53,29 @@ class Writers:
         return Beat(life.name, life.version, sent, time.monotonic(), replica, status)
 
 
-async def unsettle(proxies: Sequence[TcpProxy], chance: random.Random) -> None:
-    """Cut, freeze, delay and thin out connections until cancelled; then all is well again."""
+async def unsettle(proxy: TcpProxy, chance: random.Random) -> None:
+    """Cut, freeze, delay and thin out the connections of a proxy until cancelled; then all is well again."""
     try:
         while True:
-            proxy = chance.choice(proxies)
-            match chance.choice(["cut", "freeze", "delay", "trickle", "rest"]):
+            secs = chance.uniform(0.02, 0.2)
+            match chance.choice(["cut", "freeze", "swallow", "delay", "trickle"]):
                 case "cut":
                     await asyncio.to_thread(proxy.cut)
                 case "freeze":
                     await asyncio.to_thread(proxy.freeze)
+                    secs *= 3
+                case "swallow":
+                    await asyncio.to_thread(proxy.swallow)
+                    secs *= 3
                 case "delay":
                     proxy.delay_answers(0.1)
                 case "trickle":
                     proxy.trickle(20_000)
-            await asyncio.sleep(chance.uniform(0.05, 0.3))
+            await asyncio.sleep(secs)
             await asyncio.to_thread(_heal, proxy)
-            await asyncio.sleep(chance.uniform(0, 0.15))
+            await asyncio.sleep(chance.uniform(0, 0.1))
     finally:
-        for proxy in proxies:
-            _heal(proxy)
+        _heal(proxy)
 
 
 def _heal(proxy: TcpProxy) -> None:
