@@ -33,6 +33,12 @@ class Counters:
         self._slice_relists = Counter(
             "discovery_slice_relists", "Full lists of slices read again, by cause.", ["cause"], registry=self.registry
         )
+        self._watcher_failures = Counter(
+            "discovery_watcher_failures",
+            "Lists and watches of slices that failed, by kind.",
+            ["kind"],
+            registry=self.registry,
+        )
 
     def watch_silence(self, silent_secs: Callable[[], float]) -> None:
         """Show the time since the feed's last sign of life, which ``silent_secs`` tells whenever it is asked."""
@@ -45,6 +51,10 @@ class Counters:
     def slices_listed(self, error: Gone | Unavailable) -> None:
         """Count one full list of slices that a watcher needs after its watch could not go on."""
         self._slice_relists.labels(error.cause if isinstance(error, Gone) else "unavailable").inc()
+
+    def watcher_failed(self, kind: str) -> None:
+        """Count one failed list or watch of slices; ``kind`` is one of the fixed words of a watcher's failures."""
+        self._watcher_failures.labels(kind).inc()
 
     def relisted(self, cause: str) -> None:
         """Count one full list; ``cause`` is one of the fixed words of ``Gone``, or ``unavailable``."""

@@ -33,15 +33,20 @@ class _MultiClusterServices(msgspec.Struct, frozen=True):
 
 
 async def cluster_id(connection: ClusterConnection) -> str | None:
-    """The cluster's name in its cluster set, from its ClusterProperty; None where that cannot be read."""
+    """The cluster's name in its cluster set, from its ClusterProperty; None where it has none that we may read.
+
+    Raises ``Failure`` where that cannot be told now.
+    """
     for version in _ABOUT_VERSIONS:
         path = f"/apis/about.k8s.io/{version}/clusterproperties/cluster.clusterset.k8s.io"
         try:
             body = await connection.read(path, {}, "get clusterproperties.about.k8s.io")
             return msgspec.json.decode(body, type=_Property).spec.value.strip() or None
         except Failure as error:
-            if error.kind != "missing":
+            if error.kind in ("denied", "foreign"):
                 return None
+            if error.kind != "missing":
+                raise
         except _UNREADABLE:
             return None
     return None

@@ -22,6 +22,7 @@ from discovery.mcs.kube_objects import (
     Event,
     Failing,
     Heard,
+    RawEvent,
     Removed,
     decode_event,
     decode_mark,
@@ -156,17 +157,21 @@ class Watch:
             event = decode_event(line)
             if event.type == "ERROR":
                 raise self._refused(decode_status(event.object))
-            self._well, self._fruitless = True, 0
-            match event.type:
-                case "ADDED" | "MODIFIED":
-                    return self._applied(event.object)
-                case "DELETED":
-                    return self._removed(event.object)
-                case _:  # a bookmark, or what later servers may send: its version counts
-                    self._advance(decode_mark(event.object).metadata.resource_version)
-                    return Heard(asyncio.get_running_loop().time())
+            told = self._told(event)
         except _UNREADABLE:
             raise self._fruitless_end(self._foreign()) from None
+        self._well, self._fruitless = True, 0
+        return told
+
+    def _told(self, event: RawEvent) -> Event:
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                return self._applied(event.object)
+            case "DELETED":
+                return self._removed(event.object)
+            case _:  # a bookmark, or what later servers may send: its version counts
+                self._advance(decode_mark(event.object).metadata.resource_version)
+                return Heard(asyncio.get_running_loop().time())
 
     def _applied(self, raw: msgspec.Raw) -> Event:
         try:

@@ -36,6 +36,7 @@ from discovery.model import PoolKey, Router
 log = logging.getLogger(__name__)
 
 BACKOFF_SECS = (0.2, 4.0)
+NAME_BACKOFF_SECS = (1.0, 60.0)
 TURN_SECS = 0.005
 """How long a list is read before the event loop serves others: a long one takes some tenths of a second in all."""
 FACTS = "facts"
@@ -158,8 +159,13 @@ class Watcher:
     async def _learn_name(self) -> None:
         """Ask what the cluster calls itself: once it answers at all, since it may not be there yet at startup."""
         await self._all_listed.wait()
-        if self.cluster_id is None:
-            self.cluster_id = await cluster_facts.cluster_id(self._connection)
+        backoff = Backoff(*NAME_BACKOFF_SECS)
+        while self.cluster_id is None:
+            try:
+                self.cluster_id = await cluster_facts.cluster_id(self._connection)
+                return
+            except Failure:  # slices are what counts, and they say by themselves what is wrong
+                await asyncio.sleep(backoff.next())
 
     async def _follow(self, selector: str, source: SliceSource) -> None:
         async with contextlib.aclosing(_events(source)) as events:
@@ -208,7 +214,8 @@ class Watcher:
             self._on_change(touched)
 
     def _fails(self, selector: str, kind: str, reason: str) -> None:
-        """Note it; said once for each kind of failure until all is well again."""
+        """Count and note it; said once for each kind of failure until all is well again."""
+        self._counters.watcher_failed(kind)
         first = not self._failing
         self._failing[selector] = reason
         if kind not in self._said_kinds:

@@ -16,11 +16,11 @@ class Authority:
         self._key = directory / f"{name}.key"
         self._make(self.certificate, self._key, name, "basicConstraints=critical,CA:TRUE")
 
-    def sign(self, name: str) -> tuple[Path, Path]:
-        """A certificate for 127.0.0.1 or for a client, and its key."""
+    def sign(self, name: str, subject: str = "IP:127.0.0.1") -> tuple[Path, Path]:
+        """A certificate for 127.0.0.1, another ``subject`` such as ``DNS:host``, or for a client; and its key."""
         certificate, key = self._directory / f"{name}.crt", self._directory / f"{name}.key"
         mine = ("-CA", str(self.certificate), "-CAkey", str(self._key))
-        self._make(certificate, key, name, "subjectAltName=IP:127.0.0.1", *mine)
+        self._make(certificate, key, name, f"subjectAltName={subject}", *mine)
         return certificate, key
 
     def _make(self, certificate: Path, key: Path, name: str, extension: str, *more: str) -> None:

@@ -53,7 +53,7 @@ async def test_without_the_about_api_there_is_no_name(server: ApiServer, connect
     assert await cluster_id(connection) is None
 
 
-@pytest.mark.parametrize("trouble", ["forbidden", "html", "refused", "odd"])
+@pytest.mark.parametrize("trouble", ["forbidden", "html", "odd"])
 async def test_a_name_that_cannot_be_read_is_none(
     server: ApiServer, connection: ClusterConnection, trouble: str
 ) -> None:
@@ -63,9 +63,18 @@ async def test_a_name_that_cannot_be_read_is_none(
             server.forbidden.add(("get", "clusterproperties"))
         case "html":
             server.fault("html", ("get",))
-        case "refused":
-            await server.refuse()
     assert await cluster_id(connection) is None
+
+
+async def test_a_name_that_cannot_be_read_now_is_not_known_to_be_none(
+    server: ApiServer, connection: ClusterConnection
+) -> None:
+    server.fault("status", ("get",), times=1, code=503)
+    with pytest.raises(Failure, match="503"):
+        await cluster_id(connection)
+    server.fault("reset", ("get",), times=1)
+    with pytest.raises(Failure, match="broke the connection off"):
+        await cluster_id(connection)
 
 
 async def test_the_control_plane_is_known_by_its_member_clusters(

@@ -493,7 +493,14 @@ INTERNAL = json.dumps({"type": "ERROR", "object": {"kind": "Status", "code": 500
 
 @pytest.mark.parametrize(
     ("line", "kind"),
-    [(INTERNAL, "error"), ("<html>", "foreign"), ("[]", "foreign"), ('{"type":"ADDED"}', "foreign")],
+    [
+        (INTERNAL, "error"),
+        ("<html>", "foreign"),
+        ("[]", "foreign"),
+        ('{"type":"ADDED"}', "foreign"),
+        ('{"type":"ADDED","object":{"kind":"EndpointSlice"}}', "foreign"),
+        ('{"type":"BOOKMARK","object":null}', "foreign"),
+    ],
 )
 async def test_the_same_trouble_at_one_version_twice_needs_a_list(
     server: ApiServer, source: SliceSource, line: str, kind: str

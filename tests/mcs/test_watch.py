@@ -224,25 +224,26 @@ async def test_a_connection_that_freezes_without_a_word_is_replaced(server: ApiS
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "said"),
+    ("kind", "options", "said", "counted_as"),
     [
-        ("status", {"code": 403}, "(403)"),
-        ("status", {"code": 429, "retry_after": 0}, "answer 429"),
-        ("status", {"code": 500}, "answer 500"),
-        ("status", {"code": 503}, "answer 503"),
-        ("truncate", {}, "broke the connection off"),
-        ("html", {}, "text/html"),
-        ("reset", {}, "broke the connection off"),
-        ("json", {"body": {"kind": "Status", "metadata": {}, "items": []}}, "no list of EndpointSlices"),
+        ("status", {"code": 403}, "(403)", "denied"),
+        ("status", {"code": 429, "retry_after": 0}, "answer 429", "throttled"),
+        ("status", {"code": 500}, "answer 500", "error"),
+        ("status", {"code": 503}, "answer 503", "error"),
+        ("truncate", {}, "broke the connection off", "broken"),
+        ("html", {}, "text/html", "foreign"),
+        ("reset", {}, "broke the connection off", "broken"),
+        ("json", {"body": {"kind": "Status", "metadata": {}, "items": []}}, "no list of EndpointSlices", "foreign"),
     ],
 )
 async def test_f34_a_list_that_fails_leaves_the_view_and_an_empty_one_withdraws_it(
-    server: ApiServer, tmp_path: Path, kind: str, options: dict[str, Any], said: str
+    server: ApiServer, tmp_path: Path, kind: str, options: dict[str, Any], said: str, counted_as: str
 ) -> None:
     server.apply(relay())
     async with watch(server, tmp_path) as running:
         await running.whole()
         counted = running.counters.values().get("slice_relists_unavailable", 0)
+        failures = running.counters.values().get(f"watcher_failures_{counted_as}", 0)
         server.fault(kind, ["list"], **options)
         server.delete("p1-of-c1")
         server.apply(relay())
@@ -250,6 +251,7 @@ async def test_f34_a_list_that_fails_leaves_the_view_and_an_empty_one_withdraws_
         server.cut_watches()
         await running.until(lambda: said in (running.watcher.incomplete() or ""))
         await running.until(lambda: running.counters.values().get("slice_relists_unavailable", 0) > counted + 1)
+        assert running.counters.values()[f"watcher_failures_{counted_as}"] > failures + 1
         assert running.watcher.endpoints(P1) == urls("10.0.0.1")
         assert running.watcher.listed
         server.heal()
@@ -313,6 +315,20 @@ async def test_the_clusters_own_name_is_learned_also_where_the_server_comes_late
         await running.until(lambda: running.watcher.cluster_id == "home")
         assert running.watcher.listed
     await server.close()
+
+
+async def test_the_clusters_own_name_is_asked_for_again_where_it_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NAME_BACKOFF_SECS", (0.02, 0.1))
+    async with ApiServer(resources=[SLICES, CLUSTER_PROPERTIES]) as server:
+        server.apply(
+            {"kind": "ClusterProperty", "metadata": {"name": "cluster.clusterset.k8s.io"}, "spec": {"value": "home"}}
+        )
+        server.fault("status", ["get"], times=3, code=503)
+        async with watch(server, tmp_path) as running:
+            await running.until(lambda: running.watcher.cluster_id == "home")
+            assert {why for _, why, _ in running.told} == {None}, "the view is whole without the name"
 
 
 async def test_a_name_that_was_given_goes_before_the_clusters_own(tmp_path: Path) -> None:
