@@ -104,8 +104,10 @@ class RedisStore:
         self._server.follow(feed)
         try:
             health, loss = await self._check()
+            self._check_node(feed)
+            connection = self._server.reads.generation
             items = await self._reader.items()
-            await self._check_unchanged(health)
+            await self._check_unchanged(health, connection)
             feed.epoch, feed.position = health.epoch, health.revision
             await feed.barrier()
         except BaseException:
@@ -141,9 +143,17 @@ class RedisStore:
         self._counters.feed_connections.inc()
         return feed
 
-    async def _check_unchanged(self, health: Health) -> None:
-        """What was read since ``health`` is of one life of the store, or is void."""
+    def _check_node(self, feed: Inbox) -> None:
+        """A PING behind the announcements proves something only on the server that the revision is read from."""
+        node = self._server.reads.node
+        if feed.node and node and feed.node != node:
+            raise Gone("moved", f"announcements come from {feed.node}, and Redis is read at {node}")
+
+    async def _check_unchanged(self, health: Health, connection: int) -> None:
+        """What was read since ``health`` is of one server and one life of the store, or is void."""
         after = await self._reader.state()
+        if self._server.reads.generation != connection:
+            raise Gone("moved", "the connection was made anew while Redis was read")
         if after.health.epoch != health.epoch:
             raise Gone("loss", "the epoch changed while Redis was read")
         if sign := self._life.contradicted(after.signs, self._clock()):
@@ -231,6 +241,7 @@ class RedisStore:
             health, loss = await self._check()
             if loss is not None or health.epoch != feed.epoch:
                 raise Gone("loss", loss or "another epoch")
+            self._check_node(feed)
             await feed.barrier()
             if feed.position < health.revision:
                 raise Gone("gap", f"announcements up to {health.revision} are missing from {feed.position} on")
@@ -241,8 +252,9 @@ class RedisStore:
         while True:
             await asyncio.sleep(self._lease_secs * random.uniform(0.8, 1.0))  # noqa: S311
             before = (await self._reader.state()).health
+            connection = self._server.reads.generation
             items = await self._reader.items()
-            await self._check_unchanged(before)
+            await self._check_unchanged(before, connection)
             await feed.barrier()
             if before.epoch == feed.epoch:
                 feed.push(Listed(before, items))
@@ -270,6 +282,7 @@ class RedisStore:
         return {
             "kind": "redis",
             "address": str(self._server.address),
+            "node": self._server.reads.node,
             "prefix": self._names.root,
             "epoch": self._life.epoch,
             "revision": self._life.revision,

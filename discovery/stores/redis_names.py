@@ -17,6 +17,8 @@ class Names:
         self.revision = f"{self.root}revision"
         self.epoch = f"{self.root}epoch"
         self.settling = f"{self.root}settling"
+        self.nothing = f"{self.root}nothing"
+        """A key that never exists: a question for it is refused while a Cluster moves the slot that all keys share."""
         self.changes = f"{self.root}changes" + (f"@{database}" if database else "")
 
     def pool(self, key: PoolKey) -> str:

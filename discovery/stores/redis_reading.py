@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from discovery.model import PoolKey
 from discovery.registrations import key_from_path, key_path
 from discovery.stores import Health, Stored
-from discovery.stores.redis_link import Refused, first_refusal, pack
+from discovery.stores.redis_link import first_refusal, pack
 from discovery.stores.redis_names import Names, bulk, revision_of, text
 from discovery.stores.redis_server import Server
 from discovery.stores.redis_signs import Signs
@@ -55,12 +55,16 @@ class Reader:
         self._clock = clock
 
     async def state(self) -> State:
-        """Revision, epoch and settling, with the server's signs and its policy."""
+        """Revision, epoch and settling, with the server's signs and its policy.
+
+        Fails while a Cluster moves the slot: a SCAN then shows half of the keys, and no other answer tells.
+        """
         names, asked_at = self._names, self._clock()
-        commands = pack("MGET", names.revision, names.epoch, names.settling) + pack("INFO", "memory") + _SIGNS
-        values, *sections = await self._server.reads.call(commands, 2 + _SIGNS_COUNT)
-        if isinstance(values, Refused):
-            raise self._server.refusal(values)
+        commands = pack("MGET", names.revision, names.epoch, names.settling) + pack("GET", names.nothing)
+        commands += pack("INFO", "memory") + _SIGNS
+        values, nothing, *sections = await self._server.reads.call(commands, 3 + _SIGNS_COUNT)
+        if refusal := first_refusal([values, nothing]):
+            raise self._server.refusal(refusal)
         signs = read_signs(sections, asked_at, self._clock())
         self._server.observe(signs)
         revision, epoch, settling = values

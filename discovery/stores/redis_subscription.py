@@ -82,6 +82,11 @@ class Inbox:
         """Seconds since the last sign of life."""
         return time.monotonic() - self._last_sign
 
+    @property
+    def node(self) -> str:
+        """The server that it comes from as host and port; empty where it comes from none."""
+        return ""
+
     def close(self) -> None:
         """End it; whoever watches it is told."""
         self.push(Gone("feed", "the feed was given up"))
@@ -131,6 +136,11 @@ class Subscription(Inbox):
             raise Gone("silence", f"the subscription did not answer a PING within {SILENCE_SECS:g} s") from None
         finally:
             self._pongs.pop(token, None)
+
+    @property
+    def node(self) -> str:
+        """See ``Inbox.node``."""
+        return self._link.node
 
     def close(self) -> None:
         """Drop the connection."""
