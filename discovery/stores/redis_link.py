@@ -229,13 +229,12 @@ class Line:
         """
         deadline = asyncio.get_running_loop().time() + self._timeout_secs
         try:
-            replies = await self._exchange(commands, expected, deadline)
+            link, replies = await self._exchange(commands, expected, deadline)
             while refusal := first_refusal(replies):
-                if not await self._may_ask_again(str(refusal), deadline):
-                    break
-                replies = await self._exchange(commands, expected, deadline)
-            else:
-                self._drops = 0
+                if not await self._may_ask_again(str(refusal), link, deadline):
+                    return replies
+                link, replies = await self._exchange(commands, expected, deadline)
+            self._drops = 0
             return replies
         except Unavailable as error:
             detail = error.detail if error.detail.startswith("Redis at") else f"Redis at {self._shown}: {error.detail}"
@@ -246,31 +245,34 @@ class Line:
         address, node = str(self._address), self.node
         return address if node in address else f"{address}, node {node}"
 
-    async def _exchange(self, commands: bytes, expected: int, deadline: float) -> list[Any]:
+    async def _exchange(self, commands: bytes, expected: int, deadline: float) -> tuple[Link, list[Any]]:
         link = self._open_link()
         if link is not None:
             with contextlib.suppress(Broken):
-                return await link.call(commands, expected, deadline)
-        return await (await self._open(deadline)).call(commands, expected, deadline)
+                return link, await link.call(commands, expected, deadline)
+        link = await self._open(deadline)
+        return link, await link.call(commands, expected, deadline)
 
-    async def _may_ask_again(self, refusal: str, deadline: float) -> bool:
+    async def _may_ask_again(self, refusal: str, link: Link, deadline: float) -> bool:
         """Draw the conclusions from a refusal; whether the same commands are to be sent once more."""
         match = _sign(refusal)
         sign = match[1] if match else ""
         if sign == "MOVED":
             self._address.moved(refusal)
-        dropped = sign in WRONG_SERVER and self._drop(refusal)
+        dropped = sign in WRONG_SERVER and self._drop(link, refusal)
         if sign not in NOT_YET:
             return False
-        if not dropped or self._drops > 1:
-            await asyncio.sleep(AGAIN_SECS * random.uniform(0.5, 1.0))  # noqa: S311
-        if asyncio.get_running_loop().time() >= deadline:
-            raise Unavailable(f"no answer within {self._timeout_secs:g} s but {refusal[:100]}")
+        pause = 0.0 if dropped and self._drops <= 1 else AGAIN_SECS * random.uniform(0.5, 1.0)  # noqa: S311
+        if asyncio.get_running_loop().time() + pause >= deadline:
+            raise Unavailable(f"its slot is being moved, for longer than {self._timeout_secs:g} s: {refusal[:100]}")
+        await asyncio.sleep(pause)
         return True
 
-    def _drop(self, reason: str) -> bool:
-        """Give up the connection, at growing intervals: a server may stay wrong for long."""
+    def _drop(self, link: Link, reason: str) -> bool:
+        """Give up a connection, at growing intervals: a server may stay wrong for long. Whether it is given up now."""
         now = asyncio.get_running_loop().time()
+        if link is not self._link:
+            return True
         if now < self._no_drop_before:
             return False
         self._no_drop_before = now + _pause(self._drops)

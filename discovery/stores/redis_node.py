@@ -75,6 +75,10 @@ class Tls(msgspec.Struct, frozen=True):
                 at_fault = f"the certificate {self.cert_path} with the key {self.key_path}"
                 # An encrypted key would otherwise be asked for on the terminal.
                 context.load_cert_chain(self.cert_path, self.key_path, password=lambda: b"")
+        except ssl.SSLError:
+            raise Unavailable(
+                f"{at_fault} cannot be used: it is no PEM, is encrypted, or does not belong together"
+            ) from None
         except (OSError, ValueError) as error:
             raise Unavailable(f"{at_fault} cannot be used: {reason_of(error)}") from None
         return context
@@ -244,6 +248,8 @@ def slot_of(key: str) -> int:
 
 def reason_of(error: BaseException) -> str:
     """What went wrong, in one line."""
+    if isinstance(error, RedisError) and isinstance(error.__context__, OSError):  # redis-py words it with its numbers
+        return reason_of(error.__context__)
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -11,6 +11,7 @@ import redis
 
 from tests.live.redis_server import Kind, RedisServer
 from tests.live.signs import await_sign, free_port
+from tests.mcs.certificates import Authority
 
 SLOTS = 16384
 START_SECS = 20.0
@@ -20,11 +21,15 @@ FAILOVER_SECS = 20.0
 class ClusterNode(RedisServer):
     """One node; it keeps its name and what it knows of the others over kills and restarts."""
 
-    def __init__(self, kind: Kind, directory: Path, node_timeout: float, *arguments: str) -> None:
+    def __init__(
+        self, kind: Kind, directory: Path, node_timeout: float, *arguments: str, authority: Authority | None = None
+    ) -> None:
         cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(round(node_timeout * 1000)))
         self.bus_port = free_port()
         bus = ("--cluster-port", str(self.bus_port), "--cluster-allow-replica-migration", "no")
-        super().__init__(kind, directory, *cluster, *bus, "--repl-diskless-sync-delay", "0", *arguments)
+        tls = ("--tls-cluster", "yes", "--tls-replication", "yes") if authority else ()
+        quick = ("--repl-diskless-sync-delay", "0")
+        super().__init__(kind, directory, *cluster, *bus, *tls, *quick, *arguments, authority=authority)
 
     def _refused_while_loading(self) -> None:
         loading = self.client.info("persistence")["loading"]
@@ -84,13 +89,18 @@ class RedisCluster:
         prefix: str = "discovery",
         node_timeout: float = 1.0,
         arguments: tuple[str, ...] = (),
+        authority: Authority | None = None,
     ) -> None:
-        """``replicas`` is how many the owner of the deployment's slot has; the other masters have none."""
+        """``replicas`` is how many the owner of the deployment's slot has; the other masters have none.
+
+        With an ``authority`` all nodes speak TLS, also among themselves.
+        """
         self.kind = kind
         self.prefix = prefix
         self._directory = directory
         self._node_timeout = node_timeout
         self._arguments = arguments
+        self._authority = authority
         self._masters = masters
         self._replicas = replicas
         self._made = 0
@@ -98,7 +108,8 @@ class RedisCluster:
         self.slot = -1
 
     def _make(self) -> ClusterNode:
-        node = ClusterNode(self.kind, self._directory / f"node-{self._made}", self._node_timeout, *self._arguments)
+        directory = self._directory / f"node-{self._made}"
+        node = ClusterNode(self.kind, directory, self._node_timeout, *self._arguments, authority=self._authority)
         self._made += 1
         self.nodes.append(node)
         return node
@@ -108,10 +119,10 @@ class RedisCluster:
         """All nodes that are there now."""
         return self.url_with()
 
-    def url_with(self, user_info: str = "", scheme: str = "redis+cluster", seeds: int = 0) -> str:
-        """The URL with ``user:password@``, another scheme, or only the first ``seeds`` nodes."""
-        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[: seeds or None])
-        return f"{scheme}://{user_info}{hosts}"
+    def url_with(self, user_info: str = "", seeds: int = 0) -> str:
+        """The URL with ``user:password@``, or only the first ``seeds`` nodes."""
+        hosts = ",".join(f"127.0.0.1:{node.service_port}" for node in self.nodes[: seeds or None])
+        return f"{'rediss' if self._authority else 'redis'}+cluster://{user_info}{hosts}"
 
     def start(self) -> "RedisCluster":
         """Start all nodes, join them, and wait until each says that the cluster is whole."""
@@ -131,7 +142,7 @@ class RedisCluster:
         return self
 
     def _meet(self, node: ClusterNode) -> None:
-        node.cli("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port, self.nodes[0].bus_port)
+        node.cli("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].service_port, self.nodes[0].bus_port)
 
     def _running(self) -> list[ClusterNode]:
         return [node for node in self.nodes if node.running]
@@ -205,7 +216,7 @@ class RedisCluster:
         """Move up to ``count`` keys of the slot; gives how many."""
         keys = source.cli("CLUSTER", "GETKEYSINSLOT", self.slot, count)
         if keys:
-            source.cli("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+            source.cli("MIGRATE", "127.0.0.1", target.service_port, "", 0, 5000, "KEYS", *keys)
         return len(keys)
 
     def finish_move(self, source: ClusterNode, target: ClusterNode) -> None:

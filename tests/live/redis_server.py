@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.live.signs import await_sign, free_port
+from tests.mcs.certificates import Authority
 
 Kind = Literal["redis", "valkey"]
 KINDS: tuple[Kind, ...] = ("redis", "valkey")
@@ -34,13 +35,18 @@ def server_binary(kind: Kind) -> str:
 
 
 class RedisServer:
-    """One server on one port; the port and the directory stay the same through kills and restarts."""
+    """One server on one port; the port and the directory stay the same through kills and restarts.
 
-    def __init__(self, kind: Kind, directory: Path, *arguments: str) -> None:
+    With an ``authority`` that signs its certificate it answers TLS on a second port, ``tls_port``, and only to clients
+    with a certificate of the same authority; the plain port stays for the test. The Valkey of the wheel has no TLS.
+    """
+
+    def __init__(self, kind: Kind, directory: Path, *arguments: str, authority: Authority | None = None) -> None:
         self.kind = kind
         self.port = free_port()
+        self.tls_port = free_port() if authority is not None else 0
         self.directory = directory
-        self.arguments = arguments
+        self.arguments = arguments if authority is None else (*arguments, *self._tls_arguments(authority))
         self.directory.mkdir(parents=True, exist_ok=True)
         self._process: subprocess.Popen[bytes] | None = None
         self.client = self._connect(0)
@@ -56,10 +62,21 @@ class RedisServer:
             decode_responses=True,
         )
 
+    def _tls_arguments(self, authority: Authority) -> list[str]:
+        certificate, key = authority.sign(f"server-{self.tls_port}")
+        files = ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
+        trusted = ["--tls-ca-cert-file", str(authority.certificate), "--tls-auth-clients", "yes"]
+        return ["--tls-port", str(self.tls_port), *files, *trusted]
+
+    @property
+    def service_port(self) -> int:
+        """The port that the service connects to."""
+        return self.tls_port or self.port
+
     @property
     def url(self) -> str:
         """What ``--redis-url`` takes."""
-        return f"redis://127.0.0.1:{self.port}"
+        return f"{'rediss' if self.tls_port else 'redis'}://127.0.0.1:{self.service_port}"
 
     @property
     def log(self) -> str:

@@ -12,9 +12,11 @@ import redis
 
 from tests.live.redis_server import Kind, RedisServer
 from tests.live.signs import await_sign
+from tests.mcs.certificates import Authority
 
 SERVICE = "mymaster"
 MAJORITY = 2
+TLS_REPLICATION = ("--tls-replication", "yes")
 START_SECS = 20.0
 FAILOVER_SECS = 20.0
 
@@ -22,8 +24,8 @@ FAILOVER_SECS = 20.0
 class Sentinel(RedisServer):
     """One Sentinel; its configuration file is its memory, so a restarted one knows what it knew."""
 
-    def __init__(self, kind: Kind, directory: Path, configuration: list[str]) -> None:
-        super().__init__(kind, directory)
+    def __init__(self, kind: Kind, directory: Path, configuration: list[str], authority: Authority | None) -> None:
+        super().__init__(kind, directory, *(TLS_REPLICATION if authority else ()), authority=authority)
         self._file = directory / "sentinel.conf"
         self._file.write_text("\n".join(configuration) + "\n")
 
@@ -81,33 +83,41 @@ class SentinelGroup:
         host: str = "127.0.0.1",
         server_arguments: tuple[str, ...] = (),
         sentinel_lines: tuple[str, ...] = (),
+        authority: Authority | None = None,
     ) -> None:
-        """``host`` other than 127.0.0.1 is a name, which Sentinels and servers then announce instead of the address."""
+        """``host`` other than 127.0.0.1 is a name, which Sentinels and servers then announce instead of the address.
+
+        With an ``authority`` all of them speak TLS, also among themselves.
+        """
         self.kind = kind
         self.host = host
         self._prompt = prompt
         announce = () if host == "127.0.0.1" else ("--replica-announce-ip", host)
-        arguments = (*announce, "--repl-diskless-sync-delay", "0", *server_arguments)
-        self.servers = [GroupServer(kind, directory / f"server-{n}", *arguments) for n in range(replicas + 1)]
+        tls = TLS_REPLICATION if authority else ()
+        arguments = (*announce, "--repl-diskless-sync-delay", "0", *tls, *server_arguments)
+        self.servers = [
+            GroupServer(kind, directory / f"server-{n}", *arguments, authority=authority) for n in range(replicas + 1)
+        ]
         lines = [
             *([] if host == "127.0.0.1" else ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"]),
-            f"sentinel monitor {SERVICE} {host} {self.servers[0].port} {min(MAJORITY, sentinels)}",
+            f"sentinel monitor {SERVICE} {host} {self.servers[0].service_port} {min(MAJORITY, sentinels)}",
             f"sentinel down-after-milliseconds {SERVICE} {round(down_after * 1000)}",
             f"sentinel failover-timeout {SERVICE} 4000",
             f"sentinel parallel-syncs {SERVICE} 5",
             *sentinel_lines,
         ]
-        self.sentinels = [Sentinel(kind, directory / f"sentinel-{n}", lines) for n in range(sentinels)]
+        self.sentinels = [Sentinel(kind, directory / f"sentinel-{n}", lines, authority) for n in range(sentinels)]
+        self._scheme = "rediss+sentinel" if authority else "redis+sentinel"
 
     @property
     def url(self) -> str:
         """All Sentinels and the service."""
         return self.url_with()
 
-    def url_with(self, user_info: str = "", scheme: str = "redis+sentinel", path: str = f"/{SERVICE}/0") -> str:
-        """The URL with ``user:password@`` of the servers, or of another scheme."""
-        hosts = ",".join(f"{self.host}:{sentinel.port}" for sentinel in self.sentinels)
-        return f"{scheme}://{user_info}{hosts}{path}"
+    def url_with(self, user_info: str = "") -> str:
+        """The URL with ``user:password@`` of the servers."""
+        hosts = ",".join(f"{self.host}:{sentinel.service_port}" for sentinel in self.sentinels)
+        return f"{self._scheme}://{user_info}{hosts}/{SERVICE}/0"
 
     def start(self) -> "SentinelGroup":
         """Start all of it, and wait until every Sentinel knows every server and every other Sentinel."""
@@ -124,7 +134,7 @@ class SentinelGroup:
 
     def attach(self, replica: RedisServer, master: RedisServer) -> None:
         """Make one server the replica of another, for good."""
-        replica.cli("REPLICAOF", self.host, master.port)
+        replica.cli("REPLICAOF", self.host, master.service_port)
         replica.cli("CONFIG", "REWRITE")
         await_sign(
             lambda: replica.client.info("replication").get("master_link_status") == "up", 10, "the replica is in sync"
@@ -157,7 +167,7 @@ class SentinelGroup:
         port = max(set(named), key=named.count, default=None)
         if named.count(port) * 2 <= len(named):  # type: ignore[arg-type]
             return None
-        server = next(server for server in self.servers if server.port == port)
+        server = next(server for server in self.servers if server.service_port == port)
         try:
             return server if server.running and server.role() == "master" else None
         except (redis.ConnectionError, redis.TimeoutError):
@@ -193,7 +203,7 @@ class SentinelGroup:
         def promoted() -> GroupServer | None:
             ports = {sentinel.named_port() for sentinel in self.sentinels if sentinel.running}
             found = self._named_master()
-            return found if found is not None and found is not old and ports == {found.port} else None
+            return found if found is not None and found is not old and ports == {found.service_port} else None
 
         return await_sign(promoted, FAILOVER_SECS, "all Sentinels name another master")
 
