@@ -23,7 +23,7 @@ FOR_PEOPLE = ("table", "wide")
 
 
 def run(settings: DoctorSettings) -> int:
-    """Explain; 0 when every pool is listed, 1 when one is not, 2 when there is nobody to ask."""
+    """Explain; 0 when every pool is listed, 1 when one is not or none is known yet, 2 when there is nobody to ask."""
     try:
         diagnosis = asyncio.run(_ask(settings))
     except (Rejected, Unavailable) as error:
@@ -32,6 +32,8 @@ def run(settings: DoctorSettings) -> int:
     if settings.output in (*FOR_PEOPLE, "name"):
         _say_problems(diagnosis)
     _show(diagnosis, settings.output)
+    if not diagnosis.pools and not diagnosis.complete:
+        return 1  # a service that has not read its store knows of no pool, which is no good news
     return 0 if all(pool.listed for pool in diagnosis.pools) else 1
 
 
@@ -47,8 +49,10 @@ def _say(text: str) -> None:
 def _say_problems(diagnosis: Diagnosis) -> None:
     for problem in diagnosis.problems:
         _say(problem)
-    if not diagnosis.pools:
+    if not diagnosis.pools and diagnosis.complete:
         _say("no pool is known: nobody registered one here, and no relay is imported")
+    elif not diagnosis.pools:
+        _say("no pool is known yet")
 
 
 def _show(diagnosis: Diagnosis, output: str) -> None:

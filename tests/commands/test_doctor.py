@@ -75,6 +75,13 @@ async def test_no_pool_at_all_is_said_and_no_bad_news(service: FakeService) -> N
     assert err == "discovery: no pool is known: nobody registered one here, and no relay is imported\n"
 
 
+async def test_no_pool_known_to_a_service_that_does_not_know_all_is_bad_news(service: FakeService) -> None:
+    trouble = {"complete": False, "stage": "store", "detail": "not read yet", "incomplete_because": "not read yet"}
+    code, out, err = await asked(service, explained=[], **trouble)
+    assert (code, out) == (1, "")
+    assert err == "discovery: the service is not ready (store): not read yet\ndiscovery: no pool is known yet\n"
+
+
 async def test_the_pools_that_are_named_are_asked_for(service: FakeService) -> None:
     await asked(service, "c1/n1/fine", "c1/n%2F1/lost")
     pairs = parse_qsl(urlsplit(service.seen[0].target).query)
