@@ -170,17 +170,22 @@ class RedisStore:
         if not seen.health.epoch:
             await self._writer.establish_epoch("Redis holds no epoch: it is new, or was emptied")
             seen = await self._reader.state()
-        elif known == seen.health.epoch and (loss := self._sign_of_loss(seen, highest)):
-            await self._writer.replace_epoch(seen.health.epoch, loss)
+        elif loss := self._sign_of_loss(known, seen, highest):
+            void = seen.health.epoch
+            await self._writer.replace_epoch(void, loss)
             seen = await self._reader.state()
-            if seen.health.epoch == known:
+            if seen.health.epoch == void:
                 raise Unavailable(f"Redis at {self._server.address} did not take a new epoch after a loss: {loss}")
         if loss is None and known not in (None, seen.health.epoch):
             loss = "Redis has a new epoch: it was emptied, or another replica saw a loss"
         self._life.adopt(seen.health.epoch, seen.health.revision, seen.signs, loss, self._clock())
         return seen.health, loss
 
-    def _sign_of_loss(self, seen: State, highest: int) -> str | None:
+    def _sign_of_loss(self, known: str | None, seen: State, highest: int) -> str | None:
+        if self._life.is_past(seen.health.epoch):
+            return "Redis is back in a life that was over: another server answers, or old data"
+        if known != seen.health.epoch:
+            return None
         if seen.health.revision < highest:
             return f"Redis went back from revision {highest} to {seen.health.revision}"
         return self._life.contradicted(seen.signs, self._clock())

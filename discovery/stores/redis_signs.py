@@ -5,12 +5,14 @@ before their time, and a clock that jumps ends them all at once. Here they are r
 of which may be missing, since servers exist that tell less: what is not told is no sign.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 CLOCK_STEP_SECS = 1.0
 CLOCK_DRIFT = 0.001
 """Two healthy clocks part by less than this share of the time that passes."""
+REMEMBERED = 100
 
 
 class Offset(NamedTuple):
@@ -128,6 +130,11 @@ class Life:
         self.revision = 0
         self.signs = Signs()
         self._lost_at = float("-inf")
+        self._past: OrderedDict[str, None] = OrderedDict()
+
+    def is_past(self, epoch: str) -> bool:
+        """Whether this epoch was replaced: a store that has it still or again is not the one that went on."""
+        return epoch in self._past
 
     def wrote(self, epoch: str, revision: int) -> None:
         """A write or an announcement told of this revision. Another epoch is left for a check to judge."""
@@ -151,6 +158,10 @@ class Life:
         signs = moved_on(self.signs, seen)
         self.signs = signs._replace(evicted_keys=self.signs.evicted_keys) if keeps_evictions else signs
         self.revision = max(self.revision, revision) if epoch == self.epoch else revision
+        if self.epoch is not None and self.epoch != epoch:
+            self._past[self.epoch] = None
+            while len(self._past) > REMEMBERED:
+                self._past.popitem(last=False)
         self.epoch = epoch
         if loss is not None:
             self._lost_at = now

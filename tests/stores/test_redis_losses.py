@@ -149,6 +149,26 @@ async def test_a_replica_that_was_told_of_the_new_epoch_by_a_write_makes_no_othe
     assert (listed.health.epoch, bool(listed.loss)) == (epoch, True)
 
 
+async def test_a_store_that_comes_back_with_an_epoch_of_the_past_begins_a_new_life_that_all_share(
+    redis_server: RedisServer, open_store: Open
+) -> None:
+    """Two masters, of which the first stays: whoever was at the second had replaced the first one's epoch there."""
+    stayed, strayed = open_store(), open_store()
+    first = (await stayed.list_all()).health.epoch
+    assert (await strayed.list_all()).health.epoch == first
+    redis_server.cli("SET", EPOCH, "of-the-second-master")
+    assert (await strayed.list_all()).health.epoch == "of-the-second-master"
+    redis_server.cli("SET", EPOCH, first)
+    back = await strayed.list_all()
+    assert back.health.epoch not in (first, "of-the-second-master")
+    assert back.loss
+    assert "is back in a life that was over" in back.loss
+    assert back.health.settling == back.loss
+    again = await stayed.list_all()
+    assert (again.health.epoch, bool(again.loss)) == (back.health.epoch, True)
+    assert (await strayed.list_all()).loss is None
+
+
 async def test_a_loss_that_could_not_be_written_down_is_found_again(
     redis_server: RedisServer, open_store: Open
 ) -> None:

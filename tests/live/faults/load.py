@@ -64,8 +64,9 @@ class Relay:
         except (OSError, TimeoutError):
             beat = Beat(name, version, sent, time.monotonic(), replica, 0)
         else:
-            closes, retry = reply.closes, reply.header("retry-after")
-            beat = Beat(name, version, sent, time.monotonic(), replica, reply.status, retry, closes)
+            why = "" if reply.status == 200 else reply.body.decode(errors="replace")
+            heard = (reply.status, reply.header("retry-after"), reply.closes, why)
+            beat = Beat(name, version, sent, time.monotonic(), replica, *heard)
         self.life.beat(beat)
         self._load.records.beats.append(beat)
         return beat

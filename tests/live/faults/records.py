@@ -16,6 +16,7 @@ class Beat:
     status: int
     retry_after: str = ""
     closes: bool = False
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

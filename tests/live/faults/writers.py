@@ -14,7 +14,7 @@ from tests.live.replica import Replica
 from tests.live.tcp_proxy import TcpProxy
 
 PATIENCE_SECS = 3.0
-WRITERS = 50
+WRITERS = 100
 PAUSE_SECS = 0.01
 
 
