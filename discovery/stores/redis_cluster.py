@@ -34,11 +34,14 @@ class ClusterAddress:
 
     async def open(self) -> Connected:
         """A connection to the owner. Raises ``Unavailable`` with what each node said."""
-        until = asyncio.get_running_loop().time() + self._timeout_secs
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._timeout_secs
         faults: dict[str, None] = {}
         tried: set[Place] = set()
         for node in tuple(self._nodes):
-            if node in tried or asyncio.get_running_loop().time() >= until:
+            if loop.time() >= until:
+                break
+            if node in tried:
                 continue
             self._nodes = [*(each for each in self._nodes if each != node), node]
             try:

@@ -18,6 +18,7 @@ from redis.asyncio.connection import Connection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
+from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import RedisError
 
 from discovery.errors import Unavailable
@@ -87,9 +88,10 @@ class Tls(msgspec.Struct, frozen=True):
 class Connected:
     """A connection after its handshake, with nothing on its way."""
 
-    def __init__(self, connection: "_Handshake", place: Place) -> None:
+    def __init__(self, connection: "_Handshake", place: Place, tls: bool) -> None:
         self.place = place
         self._connection = connection
+        self._tls = tls
 
     async def ask(self, *words: str) -> Any:
         """One command and its answer. Raises ``Unavailable``, also where it is refused."""
@@ -97,7 +99,7 @@ class Connected:
             await self._connection.send_command(*words)
             return await self._connection.read_response()
         except (RedisError, OSError) as error:
-            raise Unavailable(f"to {' '.join(words[:2])}: {reason_of(error)}") from None
+            raise Unavailable(f"to {' '.join(words[:2])}: {_reason_on(self._tls, error)}") from None
 
     def hand_over(self) -> asyncio.StreamWriter:
         """The stream, which from now on is the caller's alone to close.
@@ -159,14 +161,15 @@ class Dialer:
                     retry=Retry(NoBackoff(), 0),
                 )
                 await connection.connect()  # type: ignore[no-untyped-call]
-                return Connected(connection, place)
+                return Connected(connection, place, self._tls is not None)
         except BaseException as error:
             if connection is not None:
                 connection.give_up()
             if isinstance(error, TimeoutError) and not str(error):
                 raise Unavailable(stage) from None
             if isinstance(error, RedisError | OSError):
-                raise Unavailable(reason_of(error)) from None
+                on_tls = self._tls is not None and connection is not None
+                raise Unavailable(_reason_on(on_tls, error)) from None
             raise
 
     async def _stream(
@@ -244,6 +247,12 @@ def slot_of(key: str) -> int:
     """The slot of a Cluster that a key lies in."""
     slot: int = key_slot(key.encode())
     return slot
+
+
+def _reason_on(tls: bool, error: BaseException) -> str:
+    """The reason; a server that wants a certificate hangs up after the handshake, and its alert may be lost."""
+    lost = type(error) is LostConnection and not isinstance(error.__context__, ssl.SSLError)
+    return reason_of(error) + (", as where it wants a client certificate that it trusts" if tls and lost else "")
 
 
 def reason_of(error: BaseException) -> str:

@@ -32,10 +32,13 @@ class SentinelAddress:
 
     async def open(self) -> Connected:
         """A connection to the master. Raises ``Unavailable`` with what each Sentinel said."""
-        until = asyncio.get_running_loop().time() + self._timeout_secs
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._timeout_secs
         faults: dict[str, None] = {}
         tried: set[Place] = set()
         for sentinel in tuple(self._sentinels):
+            if loop.time() >= until:
+                break
             # At the end until it has helped: also where what it named takes all of the time.
             self._sentinels.remove(sentinel)
             self._sentinels.append(sentinel)
