@@ -198,13 +198,16 @@ class Lists:
     def _say_what_is_due(self, now: float) -> None:
         self._evidence = None
         all_read = self._store_read and self.waiting_for_views() is None
-        # Who is not registered can be told at once only where every live relay has called.
-        all_called = all_read and self._store_complete and now < self._store_until
-        for line in [*(self._misnamed_lines() if all_called else []), *self._join.due(now, all_read=all_read)]:
+        all_called = self._store_complete and now < self._store_until
+        for line in [*(self._misnamed_lines(all_called) if all_read else []), *self._join.due(now, all_read=all_read)]:
             log.warning("%s", line)
 
-    def _misnamed_lines(self) -> list[str]:
-        """Pools of a watched cluster itself that register under another cluster's name; said at once."""
+    def _misnamed_lines(self, all_called: bool) -> list[str]:
+        """Pools of a watched cluster itself that register under another cluster's name; said at once.
+
+        Until ``all_called`` a cluster that others are imported from has the benefit of the doubt: its pool may have
+        called before the local one of the same name did.
+        """
         names = {view.cluster_id for view in self._views or () if view.cluster_id}
         one_sided = self._join.one_sided
         lines = []
@@ -214,7 +217,9 @@ class Lists:
             # Equal names in many clusters are common: it is misnamed where nobody registers the cluster's own.
             own = [PoolKey(name, key.namespace, key.dgd_name) for name in names]
             ready = [one for one in own if (other := one_sided.get(one)) and other.side == "ready"]
-            if ready and (line := misnamed_local(self._evidence_now(), key)):
+            if not ready or (not all_called and key.cluster_id in self._evidence_now().clusters):
+                continue
+            if line := misnamed_local(self._evidence_now(), key):
                 self._join.told([key, *ready])
                 lines.append(line)
         return lines

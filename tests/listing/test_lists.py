@@ -330,14 +330,15 @@ def test_nobody_is_misnamed_while_relays_may_not_have_called_yet(
     loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = Rig(loop, View(cluster_id="c1"))
-    rig.import_(relay("p1"))
-    elsewhere = Registration("c2", "n1", "p1", "m")
-    rig.call(lambda: rig.lists.registrations_changed([(elsewhere.key, elsewhere)], False, FOR_EVER))
+    rig.import_(relay("p1"), relay("p3"), relay("other", cluster="c2"))
+    known, unknown = Registration("c2", "n1", "p1", "m"), Registration("typo", "n1", "p3", "m")
+    changes = [(one.key, one) for one in (known, unknown)]
+    rig.call(lambda: rig.lists.registrations_changed(changes, False, FOR_EVER))
     rig.wait(1)
-    assert said(caplog) == []
+    assert [line.split(", and ")[1] for line in said(caplog)] == ["its pool typo/n1/p3 registered as 'typo'"]
     rig.register("p1")
     rig.wait(2 * LEASE + GATHER)
-    assert [line for line in said(caplog) if "MCS name is" in line] == []
+    assert [line for line in said(caplog) if "its pool c2/n1/p1" in line] == []
     assert [line for line in said(caplog) if "c2/n1/p1" in line] != [], "its own fault is said in its own time"
 
 
