@@ -62,6 +62,15 @@ class RedisServer:
             decode_responses=True,
         )
 
+    def use(self, authority: Authority) -> None:
+        """From now on show and want certificates of another authority; every connection is cut."""
+        certificate, key = authority.sign(f"server-{self.tls_port}-anew")
+        files = {"tls-cert-file": certificate, "tls-key-file": key, "tls-ca-cert-file": authority.certificate}
+        # All at once: a certificate does not go with the key of another.
+        self.cli("CONFIG", "SET", *(word for name, path in files.items() for word in (name, str(path))))
+        self.client_kill("normal")
+        self.client_kill("pubsub")
+
     def _tls_arguments(self, authority: Authority) -> list[str]:
         certificate, key = authority.sign(f"server-{self.tls_port}")
         files = ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]

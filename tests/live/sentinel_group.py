@@ -79,13 +79,16 @@ class SentinelGroup:
         replicas: int = 1,
         sentinels: int = 3,
         down_after: float = 1.0,
+        failover_timeout: float = 4.0,
         prompt: bool = True,
         host: str = "127.0.0.1",
         server_arguments: tuple[str, ...] = (),
         sentinel_lines: tuple[str, ...] = (),
         authority: Authority | None = None,
     ) -> None:
-        """``host`` other than 127.0.0.1 is a name, which Sentinels and servers then announce instead of the address.
+        """Sentinels begin a failover by themselves at most once in twice the ``failover_timeout``.
+
+        ``host`` other than 127.0.0.1 is a name, which Sentinels and servers then announce instead of the address.
 
         With an ``authority`` all of them speak TLS, also among themselves.
         """
@@ -102,7 +105,7 @@ class SentinelGroup:
             *([] if host == "127.0.0.1" else ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"]),
             f"sentinel monitor {SERVICE} {host} {self.servers[0].service_port} {min(MAJORITY, sentinels)}",
             f"sentinel down-after-milliseconds {SERVICE} {round(down_after * 1000)}",
-            f"sentinel failover-timeout {SERVICE} 4000",
+            f"sentinel failover-timeout {SERVICE} {round(failover_timeout * 1000)}",
             f"sentinel parallel-syncs {SERVICE} 5",
             *sentinel_lines,
         ]
