@@ -11,7 +11,7 @@ from tests.live.redis_server import RedisServer
 from tests.live.relay import Relay, many
 from tests.live.replica import Replica
 from tests.live.router import Poller
-from tests.live.signs import await_sign, hold_for
+from tests.live.signs import await_sign, free_port, hold_for
 from tests.live.tcp_proxy import TcpProxy
 from tests.live.traffic import Traffic
 
@@ -25,25 +25,27 @@ WEST = [f"west/n1/p{number}" for number in range(3)]
 
 
 class Ingress:
-    """What relays take for one replica, until it refuses them all."""
+    """What relays take for one replica. When it fails, what is open is cut, and whoever comes anew is refused."""
 
     def __init__(self, replica: Replica) -> None:
         self.name = replica.name
-        self._target = replica.port
-        self._proxy: TcpProxy | None = TcpProxy(self._target)
-        self._port = self._proxy.port
+        self._proxy = TcpProxy(replica.port)
+        self._nobody = free_port()
+        self._failing = False
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://127.0.0.1:{self._nobody if self._failing else self._proxy.port}"
 
     def fail(self) -> None:
-        if self._proxy is not None:
-            self._proxy.close()
-            self._proxy = None
+        self._failing = True
+        self._proxy.cut()
 
     def heal(self) -> None:
-        self._proxy = TcpProxy(self._target, port=self._port)
+        self._failing = False
+
+    def close(self) -> None:
+        self._proxy.close()
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def behind(
     for relay in relays:
         relay.stop()
     for ingress in ingresses:
-        ingress.fail()
+        ingress.close()
 
 
 def test_a_dead_cluster_leaves_and_all_that_a_failing_ingress_cuts_off_stay_for_the_hold(

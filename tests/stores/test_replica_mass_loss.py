@@ -13,13 +13,18 @@ import pytest
 
 from discovery import registrations
 from discovery.errors import Unavailable
+from discovery.listing.lists import Lists
+from discovery.listing.publisher import Publisher
 from discovery.metrics import Counters
-from discovery.model import PoolKey, Registration
+from discovery.model import Listing, PoolKey, Registration
 from discovery.registrations import Heartbeat
 from discovery.stores import Remaining
 from discovery.stores.mass_loss import REASON
 from discovery.stores.memory import MemoryStore
 from discovery.stores.replica import Change, Replica
+from tests.listing.test_lists import NAMES
+from tests.listing.test_lists import View as ClusterView
+from tests.mcs.shapes import RELAY, imported, slice_of
 from tests.stores.shared_server import SharedServer, View
 from tests.virtual_time import VirtualTimeLoop
 
@@ -41,6 +46,7 @@ class Published:
         self.counters = Counters()
         self.listed: dict[PoolKey, Registration] = {}
         self.complete = False
+        self.also: Callable[[Sequence[Change], bool, float], None] = lambda *_: None
         self.replica = Replica(
             store,
             lease_secs=LEASE,
@@ -61,6 +67,7 @@ class Published:
             else:
                 self.listed[key] = registration
         self.complete = complete
+        self.also(changes, complete, complete_until)
 
     @property
     def holds_begun(self) -> float:
@@ -427,6 +434,38 @@ def test_all_leases_are_asked_for_at_most_once_a_second_while_pools_end(fleet: F
     fleet.watch(cut + LEASE + 12)
     assert len(surveys) <= 3
     assert all(later - earlier >= 1.0 for earlier, later in itertools.pairwise(surveys))
+
+
+def test_a_pool_that_is_not_ready_in_a_healthy_view_leaves_in_a_hold_too(loop: VirtualTimeLoop) -> None:
+    """Only the ends of leases are held: what a cluster says of its own pods is known."""
+    fleet = Fleet(loop)
+    one = fleet.start()
+    view = ClusterView()
+    view.slices.relist([relay_slice(key) for key in ALL])
+    published: Publisher[Listing] = Publisher("pools", loop.time)
+    lists = Lists(
+        published, Publisher("routers", loop.time), lease_secs=LEASE, views=[view], names=NAMES, clock=loop.time
+    )
+    one.also = lists.registrations_changed
+    fleet.relays(ALL, [one])
+    loop.pass_time(OLD)
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    assert {PoolKey(*key) for key in published.everything.members} == {*ALL}
+    assert not published.everything.complete
+
+    async def becomes_unready() -> None:
+        lists.view_changed(view.slices.relist([relay_slice(key) for key in ALL if key != WEST[0]]))
+
+    loop.run(becomes_unready())
+    assert {PoolKey(*key) for key in published.everything.members} == {*ALL} - {WEST[0]}
+    assert WEST[0] in one.listed, "its registration is held"
+
+
+def relay_slice(key: PoolKey) -> object:
+    """The slice of that pool's relay, as its cluster exports it."""
+    name, service = f"{key.dgd_name}-{key.cluster_id}", f"{key.dgd_name}-pool-relay"
+    return slice_of(imported(name, service, key.cluster_id, namespace="n", endpoints=["10.1.0.1"], ports=[RELAY]))
 
 
 def test_the_memory_store_holds_alone_and_takes_its_word_back(loop: VirtualTimeLoop) -> None:

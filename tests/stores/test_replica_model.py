@@ -40,7 +40,10 @@ TRAVEL = 0.2
 # From the end of a lease, or of a hold, to the moment the pool has left.
 SLACK = 1.0
 
-KEYS = [PoolKey("c1", "n1", name) for name in ("p1", "p2", "p3")]
+# How long a mass loss is held, where it is.
+HOLD = 15.0
+
+KEYS = [PoolKey("c1", "n1", "p1"), PoolKey("c1", "n1", "p2"), PoolKey("c2", "n1", "p3")]
 
 
 def heartbeat(key: PoolKey, model: str) -> Heartbeat:
@@ -51,8 +54,9 @@ def heartbeat(key: PoolKey, model: str) -> Heartbeat:
 class Judged:
     """One replica with all that it ever published, and what the judge has to remember of its path to the store."""
 
-    def __init__(self, name: str, server: SharedServer, loop: VirtualTimeLoop) -> None:
+    def __init__(self, name: str, server: SharedServer, loop: VirtualTimeLoop, hold: float) -> None:
         self.name = name
+        self.hold = hold
         self.view = View(server)
         self.loop = loop
         self.listed: dict[PoolKey, Registration] = {}
@@ -77,6 +81,7 @@ class Judged:
             max_pools=100,
             counters=Counters(),
             on_change=partial(self._take, self.listed),
+            mass_loss_hold_secs=self.hold,
             clock=self.loop.time,
         )
         self.task = self.loop.create_task(self.replica.run())
@@ -136,6 +141,8 @@ class Pool:
 class ReplicasAgainstTheTruth(RuleBasedStateMachine):
     """Two replicas, three pools, one server."""
 
+    hold = 0.0
+
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
         random.seed(seed)
@@ -144,11 +151,12 @@ class ReplicasAgainstTheTruth(RuleBasedStateMachine):
         self.server = SharedServer(LEASE, self.loop.time)
         self.server.epoch()
         self.loop.pass_time(LEASE + 1)
-        self.replicas = [Judged(name, self.server, self.loop) for name in "ab"]
+        self.replicas = [Judged(name, self.server, self.loop, self.hold) for name in "ab"]
         self.pools = {key: Pool(key) for key in KEYS}
         self.absent_since: dict[PoolKey, float] = dict.fromkeys(KEYS, float("-inf"))
         self.lost_at = float("-inf")
         self.troubled_at = self.loop.time()
+        self.returned_at = float("-inf")
         self.tasks = {key: self.loop.create_task(self._beat(pool)) for key, pool in self.pools.items()}
         self._let_pass(NOTICE)
 
@@ -297,6 +305,8 @@ class ReplicasAgainstTheTruth(RuleBasedStateMachine):
     def _look(self) -> None:
         now, held = self.loop.time(), self.server.held()
         for key in KEYS:
+            if key in held and self.absent_since[key] < float("inf"):
+                self.returned_at = now
             self.absent_since[key] = float("inf") if key in held else self.server.gone_at.get(key, float("-inf"))
         if any(judged.down_since is not None for judged in self.replicas):
             self.troubled_at = now
@@ -323,7 +333,7 @@ class ReplicasAgainstTheTruth(RuleBasedStateMachine):
         held_until = max(judged.up_since + NOTICE, self.lost_at + NOTICE) + LEASE
         untroubled = max(judged.up_since, judged.started, judged.deaf_at + LEASE) < self.absent_since[pool.key]
         due = self.absent_since[pool.key] + (0.0 if untroubled and self.lost_at < now - 3 * LEASE else NOTICE)
-        if judged.down_since is None and now > max(due, held_until) + SLACK:
+        if judged.down_since is None and now > max(due, held_until) + self._held_at_most() + SLACK:
             assert listed is None, f"{judged.name} still lists {pool.key}, gone for {now - due:.2f} s"
 
     def _must_stay(self, judged: Judged, pool: Pool, now: float) -> bool:
@@ -338,6 +348,16 @@ class ReplicasAgainstTheTruth(RuleBasedStateMachine):
         heard = judged.down_since is None and now - could_hear_since > NOTICE and pool.key in self.server.held()
         return pool.key in judged.seen or heard
 
+    def _held_at_most(self) -> float:
+        """How much longer a dead pool may stay where nearly all died with it."""
+        return self.hold and self.hold + NOTICE
+
+    def _may_be_held(self) -> bool:
+        """Whether a hold may have begun, or begun to end, so lately that it still runs."""
+        ends = [since for since in self.absent_since.values() if since < float("inf")]
+        lately = max([*ends, self.returned_at, self.troubled_at, self.lost_at])
+        return bool(self.hold) and self.loop.time() < lately + 2 * LEASE + self._held_at_most()
+
     def _lives(self, key: PoolKey) -> bool:
         """Whether a relay beats, and did so long enough for its return to have travelled to every replica."""
         return self.pools[key].beating and self.loop.time() - self.pools[key].first_accepted_at > TRAVEL
@@ -351,7 +371,7 @@ class ReplicasAgainstTheTruth(RuleBasedStateMachine):
             assert judged.down_since is None or now - judged.down_since < 2.3, f"{judged.name} is sure, and cut off"
             assert not self.lost_at + 2.3 < now < self.lost_at + LEASE, f"{judged.name} is sure too early after a loss"
         quiet_since = max(self.troubled_at, self.lost_at, judged.started)
-        if now > quiet_since + LEASE + NOTICE + SLACK:
+        if now > quiet_since + LEASE + NOTICE + SLACK and not self._may_be_held():
             assert judged.complete, f"{judged.name} is not complete though all is quiet: {judged.replica.incomplete()}"
 
     @invariant()
@@ -363,7 +383,7 @@ class ReplicasAgainstTheTruth(RuleBasedStateMachine):
         quiet_since = max(self.troubled_at, self.lost_at, *(judged.started for judged in self.replicas))
         settled = all(now - value[2] > NOTICE for value in held.values())
         gone = all(since == float("inf") or now - since > NOTICE for since in self.absent_since.values())
-        if now > quiet_since + LEASE + NOTICE + SLACK and settled and gone:
+        if now > quiet_since + LEASE + NOTICE + SLACK and settled and gone and not self._may_be_held():
             truth = {key: registrations.decode(value[0]) for key, value in held.items()}
             for judged in self.replicas:
                 assert judged.listed == truth
@@ -375,6 +395,42 @@ TestReplicasAgainstTheTruth.settings = settings(
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+class ReplicasThatHoldOverMassLosses(ReplicasAgainstTheTruth):
+    """The same with a hold over mass losses: no living pool leaves either, and no dead one stays for ever."""
+
+    hold = HOLD
+
+    @initialize(seed=st.integers(0, 2**32))
+    def begin(self, seed: int) -> None:
+        super().begin(seed)
+        self.all_live_for_long()
+
+    @rule()
+    def all_live_for_long(self) -> None:
+        self.heal()
+        for pool in self.pools.values():
+            self.start_beating(pool.key)
+        self._let_pass(3 * LEASE)
+
+    @rule(secs=st.sampled_from([2.0, LEASE, LEASE + 2]))
+    def all_are_cut_off(self, secs: float) -> None:
+        for pool in self.pools.values():
+            pool.beating = False
+        self._let_pass(secs)
+
+    @rule(several=st.sets(st.sampled_from(KEYS)), secs=st.sampled_from([0.1, LEASE, LEASE + 3]))
+    def some_return(self, several: set[PoolKey], secs: float) -> None:
+        for key in sorted(several):
+            self.start_beating(key)
+        self._let_pass(secs)
+
+
+TestReplicasThatHoldOverMassLosses = ReplicasThatHoldOverMassLosses.TestCase
+TestReplicasThatHoldOverMassLosses.settings = settings(
+    TestReplicasAgainstTheTruth.settings, max_examples=25, stateful_step_count=20
 )
 
 
@@ -420,6 +476,79 @@ def test_an_outage_of_ten_minutes_keeps_every_pool_and_the_dead_leave_after_it(
     assert all(set(judged.listed) == {KEYS[0], KEYS[1]} for judged in machine.replicas)
     machine.wait(healed + LEASE + NOTICE + SLACK - machine.loop.time())
     assert all(set(judged.listed) == {KEYS[0]} and judged.complete for judged in machine.replicas)
+
+
+@pytest.mark.parametrize("path", ["refusing", "silent"])
+def test_a_replica_that_alone_was_cut_off_for_leases_catches_up_without_emptying(
+    machine: ReplicasAgainstTheTruth, path: Path
+) -> None:
+    machine.start_beating(KEYS[1])  # its relay stays with the other replica
+    machine.start_beating(KEYS[2])
+    machine.wait(2.0)
+    machine.fail("a", path)
+    machine.wait(LEASE)
+    machine.fall_silent(KEYS[2])
+    machine.say_something_else(KEYS[1], "m1")
+    machine.start_beating(KEYS[0])
+    machine.wait(4 * LEASE)
+    a, b = machine.replicas
+    assert set(a.listed) == {KEYS[1], KEYS[2]}, "what it knew stays, new things cannot be known"
+    assert set(b.listed) == {KEYS[0], KEYS[1]}
+    machine.heal()
+    healed = machine.loop.time()
+    while machine.loop.time() < healed + LEASE:
+        machine.wait(0.1)
+        assert KEYS[1] in a.listed
+        assert machine.loop.time() < healed + NOTICE or KEYS[0] in a.listed
+    machine.wait(NOTICE + SLACK)
+    assert a.listed == b.listed
+    assert set(a.listed) == {KEYS[0], KEYS[1]}
+    assert a.listed[KEYS[1]].model == "m1"
+
+
+@pytest.mark.parametrize("later", [0.3, 2.0, LEASE])
+def test_replicas_that_see_a_failover_at_different_times_drop_no_living_pool_and_agree(
+    machine: ReplicasAgainstTheTruth, later: float
+) -> None:
+    for key in KEYS:
+        machine.start_beating(key)
+    machine.wait(2.0)
+    machine.fail("a", "refusing")
+    machine.wait(later)
+    machine.fail("b", "silent")
+    machine.wait(LEASE + 1)
+    machine.lose_everything()  # the new master knows nothing
+    machine.replicas[1].set_path("up")
+    for _ in range(round(later / 0.1)):
+        machine.wait(0.1)
+        assert all(set(judged.listed) == set(KEYS) for judged in machine.replicas)
+    machine.heal()
+    for _ in range(round(2 * LEASE / 0.1)):
+        machine.wait(0.1)
+        assert all(set(judged.listed) == set(KEYS) for judged in machine.replicas)
+    machine.replicas_agree_when_all_is_quiet()
+    assert all(judged.complete for judged in machine.replicas)
+
+
+@pytest.mark.parametrize("which", ["a", "both"])
+def test_a_pool_deregistered_during_an_outage_does_not_come_back_after_the_hold(
+    machine: ReplicasAgainstTheTruth, which: str
+) -> None:
+    """One that could not hear of it lists it until its hold ends; a store that was frozen does what it was told."""
+    for key in KEYS[:2]:
+        machine.start_beating(key)
+    machine.wait(2.0)
+    machine.fail(which, "silent")
+    machine.wait(3.0)
+    machine.deregister(KEYS[0], through=1, unheard=False)
+    machine.wait(2 * LEASE)
+    machine.heal()
+    healed = machine.loop.time()
+    machine.wait(LEASE + NOTICE + SLACK)
+    for _ in range(round(3 * LEASE / 0.1)):
+        machine.wait(0.1)
+        assert all(set(judged.listed) == {KEYS[1]} for judged in machine.replicas)
+    assert machine.loop.time() > healed + 3 * LEASE
 
 
 def test_a_loss_at_any_moment_of_a_lease_costs_no_living_pool(machine: ReplicasAgainstTheTruth) -> None:
