@@ -5,6 +5,7 @@
 
 import ast
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -110,6 +111,17 @@ def test_the_readme_names_the_keys_of_redis() -> None:
     pool_key = written.pools + "<cluster_id>/<namespace>/<dgd_name>"
     assert named == [pool_key, written.revision, written.epoch, written.settling, written.changes]
     assert f"`{Names('discovery', 3).changes}` on database 3" in read("README.md")
+
+
+def test_the_ways_to_run_redis_in_the_readme_are_accepted(tmp_path: Path) -> None:
+    (block,) = (step for step in steps(read("README.md")) if isinstance(step, Block) and "flags" in step.words)
+    there = tmp_path / "file"
+    there.write_text("x")
+    for line in block.text.splitlines():
+        program, command, *words = shlex.split(line)
+        assert (program, command) == ("discovery", "serve")
+        given = [str(there) if word.startswith("/etc/") else word for word in words]
+        assert settings.read_serve(given, {}).registration_storage == "redis"
 
 
 def test_the_readme_says_what_is_refused_as_not_built_yet() -> None:

@@ -229,13 +229,14 @@ class Line:
         """
         deadline = asyncio.get_running_loop().time() + self._timeout_secs
         try:
-            link, replies = await self._exchange(commands, expected, deadline)
-            while refusal := first_refusal(replies):
-                if not await self._may_ask_again(str(refusal), link, deadline):
-                    return replies
+            while True:
                 link, replies = await self._exchange(commands, expected, deadline)
-            self._drops = 0
-            return replies
+                sign, said = _sign_of(replies)
+                if not sign:
+                    self._drops = 0
+                    return replies
+                if not await self._may_ask_again(sign, said, link, deadline):
+                    return replies
         except Unavailable as error:
             detail = error.detail if error.detail.startswith("Redis at") else f"Redis at {self._shown}: {error.detail}"
             raise Unavailable(detail) from None
@@ -253,10 +254,8 @@ class Line:
         link = await self._open(deadline)
         return link, await link.call(commands, expected, deadline)
 
-    async def _may_ask_again(self, refusal: str, link: Link, deadline: float) -> bool:
+    async def _may_ask_again(self, sign: str, refusal: str, link: Link, deadline: float) -> bool:
         """Draw the conclusions from a refusal; whether the same commands are to be sent once more."""
-        match = _sign(refusal)
-        sign = match[1] if match else ""
         if sign == "MOVED":
             self._address.moved(refusal)
         dropped = sign in WRONG_SERVER and self._drop(link, refusal)
@@ -353,6 +352,17 @@ class Line:
 def first_refusal(replies: Sequence[Any]) -> Refused | None:
     """The first error among the answers of a batch."""
     return next((reply for reply in replies if isinstance(reply, Refused)), None)
+
+
+def _sign_of(replies: Sequence[Any]) -> tuple[str, str]:
+    """The first answer that says that this is not the right server, or not now: its first word and all of it."""
+    for reply in replies:
+        if isinstance(reply, Refused):
+            said = str(reply)
+            match = _sign(said)
+            if match and (match[1] in WRONG_SERVER or match[1] in NOT_YET):
+                return match[1], said
+    return "", ""
 
 
 def _pause(failures: int) -> float:
