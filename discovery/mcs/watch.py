@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 
 from discovery import feed
 from discovery.backoff import Backoff
+from discovery.errors import Gone, Unavailable
 from discovery.mcs import cluster_facts
 from discovery.mcs.endpoint_slice import EndpointSlice, SliceName
 from discovery.mcs.kube import (
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 BACKOFF_SECS = (0.2, 4.0)
 NAME_BACKOFF_SECS = (1.0, 60.0)
+CONFIRMED_FOR_SECS = 2.0
+"""How long a view may be called whole while nothing is watched and its fresh list is on its way."""
 TURN_SECS = 0.005
 """How long a list is read before the event loop serves others: a long one takes some tenths of a second in all."""
 FACTS = "facts"
@@ -71,6 +74,7 @@ class Watcher:
         self._sources: dict[str, SliceSource] = {}
         self._listed: set[str] = set()
         self._failing: dict[str, str] = {}
+        self._alarms: dict[str, asyncio.TimerHandle] = {}
         self._said_kinds: set[str] = set()
         self._all_listed = asyncio.Event()
 
@@ -129,6 +133,8 @@ class Watcher:
 
     async def close(self) -> None:
         """Close the connections."""
+        for selector in list(self._alarms):
+            self._quiet(selector)
         await self._connection.close()
 
     async def _prepare(self) -> None:
@@ -173,6 +179,7 @@ class Watcher:
                 match event:
                     case Listed():
                         readings = await self._read_in_turns(event.slices)
+                        self._quiet(selector)
                         self._listed.add(selector)
                         self._take(selector, self._slices.replace(readings, selector))
                     case Applied():
@@ -184,9 +191,7 @@ class Watcher:
                     case Failing():
                         self._fails(selector, event.kind, event.reason)
                     case feed.Interrupted():
-                        self._counters.slices_listed(event.error)
-                        if isinstance(event.error, Failure):
-                            self._fails(selector, event.error.kind, event.error.detail)
+                        self._interrupted(selector, event.error)
 
     async def _read_in_turns(self, slices: Iterable[EndpointSlice]) -> dict[SliceName, Reading]:
         """All of a list, which is then put into the view at once: nobody may see half of it."""
@@ -212,6 +217,24 @@ class Watcher:
             log.warning("%s", warning.text)
         if recovered or newly_listed or touched.keys or touched.routers:
             self._on_change(touched)
+
+    def _interrupted(self, selector: str, error: Gone | Unavailable) -> None:
+        """The watch cannot go on: a fresh list is next, and that alone is no failure unless it takes long."""
+        self._counters.slices_listed(error)
+        if isinstance(error, Failure):
+            self._fails(selector, error.kind, error.detail)
+        elif selector not in self._alarms:
+            loop = asyncio.get_running_loop()
+            self._alarms[selector] = loop.call_later(CONFIRMED_FOR_SECS, self._waits, selector)
+
+    def _quiet(self, selector: str) -> None:
+        if (alarm := self._alarms.pop(selector, None)) is not None:
+            alarm.cancel()
+
+    def _waits(self, selector: str) -> None:
+        """A fresh list is long in coming: until it is there nobody knows what happens."""
+        if selector not in self._failing:
+            self._fails(selector, "slow", f"{self.name}: the slices are being listed again, which takes long")
 
     def _fails(self, selector: str, kind: str, reason: str) -> None:
         """Count and note it; said once for each kind of failure until all is well again."""

@@ -262,6 +262,33 @@ async def test_f34_a_list_that_fails_leaves_the_view_and_an_empty_one_withdraws_
         assert running.watcher.incomplete() is None
 
 
+async def test_a_fresh_list_that_is_long_in_coming_makes_the_view_incomplete_and_a_quick_one_does_not(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def force_relist(number: int) -> None:
+        server.expire()
+        server.apply(imported(f"other-{number}", "other", "c1", namespace="other"))
+        server.expire()
+        server.end_watches()
+
+    monkeypatch.setattr(module, "CONFIRMED_FOR_SECS", 0.3)
+    server.apply(relay())
+    async with watch(server, tmp_path) as running:
+        await running.whole()
+        await running.until(lambda: len(server.watches) == 3)
+        running.told.clear()
+        server.delete("p1-of-c1")
+        force_relist(1)
+        await running.sees()
+        assert {why for _, why, _ in running.told} == {None}
+        await running.until(lambda: len(server.watches) == 3)
+        server.fault("hang", ["list"], times=3)
+        force_relist(2)
+        await running.until(running.watcher.incomplete)
+        assert running.watcher.incomplete() == "east: the slices are being listed again, which takes long"
+        await running.whole()
+
+
 async def test_a_relist_takes_away_what_it_lacks(server: ApiServer, tmp_path: Path) -> None:
     server.apply_all([relay(), relay("p2")])
     async with watch(server, tmp_path) as running:
