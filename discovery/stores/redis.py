@@ -248,21 +248,28 @@ class RedisStore:
                 raise Gone("loss", loss or "another epoch")
             self._check_node(feed)
             await feed.barrier()
-            if feed.position < health.revision:
+            if feed.position >= health.revision:
+                feed.push(health)
+            elif feed.subscribed:
                 raise Gone("gap", f"announcements up to {health.revision} are missing from {feed.position} on")
-            feed.push(health)
+            else:
+                feed.position = health.revision
+                await self._list_again(feed)
 
     async def _reread(self, feed: Inbox) -> None:
         """A full list once per lease: what was changed by hand shows up, and no fault of ours lasts."""
         while True:
             await asyncio.sleep(self._lease_secs * random.uniform(0.8, 1.0))  # noqa: S311
-            before = (await self._reader.state()).health
-            connection = self._server.reads.generation
-            items = await self._reader.items()
-            await self._check_unchanged(before, connection)
-            await feed.barrier()
-            if before.epoch == feed.epoch:
-                feed.push(Listed(before, items))
+            await self._list_again(feed)
+
+    async def _list_again(self, feed: Inbox) -> None:
+        before = (await self._reader.state()).health
+        connection = self._server.reads.generation
+        items = await self._reader.items()
+        await self._check_unchanged(before, connection)
+        await feed.barrier()
+        if before.epoch == feed.epoch:
+            feed.push(Listed(before, items))
 
     async def _try_to_subscribe(self, feed: Inbox) -> None:
         """End a watch without announcements as soon as they may be subscribed to."""
@@ -296,8 +303,8 @@ class RedisStore:
             else {
                 "position": feed.position,
                 "last_sign_of_life_secs": round(feed.silent_secs(), 3),
-                "refused": self._refused,
             },
+            "feed_refused": self._refused,
         }
 
     def _drop_feed(self) -> None:

@@ -79,7 +79,7 @@ class Server:
 
     def refusal(self, error: Refused, extent: Literal["source", "writes", "item"] = "source") -> Unavailable:
         """What an error that Redis gave means to whoever asked."""
-        text = str(error)[:200]
+        text = str(error).partition(" script: ")[0][:200]
         if text.startswith("READONLY"):
             return self._replica(text)
         return Unavailable(f"Redis at {self.address} refused: {text}", extent=extent)

@@ -1,6 +1,7 @@
 """Announcements are hints: what happens when they are lost, late, frozen on their way, or somebody else's."""
 
 import json
+import re
 import time
 
 import pytest
@@ -63,6 +64,13 @@ def _shown(replica: Replica, name: str) -> str | None:
     return None if listing is None else listing["instance_id"]
 
 
+def _silence(replica: Replica) -> float:
+    """Seconds since the feed's last sign of life, as the metrics say; the status has to say about the same."""
+    (line,) = re.findall(r"^discovery_feed_silent_seconds (\S+)$", replica.get("/metrics").body.decode(), re.MULTILINE)
+    assert abs(replica.get("/status").json["store"]["feed"]["last_sign_of_life_secs"] - float(line)) < 0.9
+    return float(line)
+
+
 def test_a_change_that_nobody_announced_is_noticed_by_its_revision(
     redis_server: RedisServer, start_pair: StartPair, traffic: Traffic
 ) -> None:
@@ -102,6 +110,7 @@ def test_f26_a_subscription_whose_path_died_is_noticed_and_replaced(
         await_sign(lambda: c.lists("c1/n1/ending", "c1/n1/changed"), 2, "listed by c")
         assert proxy.freeze(subscribed=True) == 1
         frozen = time.monotonic()
+        await_sign(lambda: _silence(c) > 1, 2, "the silence shows")
         a.register("c1/n1/hidden", instance_id="1")
         a.register("c1/n1/changed", instance_id="2")
         await_sign(

@@ -221,6 +221,7 @@ def test_the_table_says_what_happens(
     replica = start_replica(redis_url=server_url, lease=LEASE, heartbeat=2)
     beats(replica)
 
+    logged = len(replica.log.splitlines())
     trial.begin(server)
     begun = time.monotonic()
     assert replica.post(pool(KEPT)).status == row.heartbeat
@@ -243,3 +244,4 @@ def test_the_table_says_what_happens(
     # Where only writes were refused, it is a check that ends the outage, when none was refused for two seconds.
     await_sign(lambda: replica.get("/status").json["store"]["failing_because"] is None, 4, "/status says so")
     assert replica.lists(KEPT)
+    assert len(replica.log.splitlines()) - logged < 10, "one fault is a few lines"

@@ -1,8 +1,11 @@
 """Faults of the store that are no outage: evicted keys, lost scripts, neighbours on the same server."""
 
+import contextlib
+import socketserver
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,45 @@ from tests.live.traffic import Traffic
 pytestmark = [pytest.mark.live, pytest.mark.timeout(60)]
 
 LEASE = 3.0
+
+
+class Loading(socketserver.ThreadingTCPServer):
+    """Answers every command as a server does that still reads its data."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    class Handler(socketserver.StreamRequestHandler):
+        """One connection."""
+
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                for line in self.rfile:
+                    if line.startswith(b"*"):
+                        self.wfile.write(b"-LOADING Redis is loading the dataset in memory\r\n")
+
+
+def test_f19_a_replica_that_starts_while_redis_loads_is_alive_not_ready_and_recovers_by_itself(
+    tmp_path: Path, make_replica: MakeReplica
+) -> None:
+    server = RedisServer("redis", tmp_path / "server")
+    with Loading(("127.0.0.1", server.port), Loading.Handler) as loading:
+        threading.Thread(target=loading.serve_forever, daemon=True).start()
+        replica = make_replica(redis_url=server.url, lease=LEASE).start(sign="/healthz")
+        await_sign(lambda: b"loading" in replica.get("/readyz").body, 3, "/readyz says that the store is loading")
+        assert replica.get("/readyz").status == 503
+        refusal = replica.post(pool())
+        assert (refusal.status, "retry-after" in refusal.headers) == (503, True)
+        assert b"loading" in refusal.body
+        hold_for(1, lambda: replica.says("/healthz", 200), "alive all the time")
+        loading.shutdown()
+    try:
+        server.start()
+        await_sign(lambda: replica.says("/readyz", 200), 2, "ready")
+        await_sign(lambda: replica.post(pool()).status == 200, 2, "registrations are taken")
+        assert len(replica.log.splitlines()) < 12
+    finally:
+        server.close()
 
 
 def test_f20_keys_that_vanish_before_their_time_cost_no_renewing_pool_its_place(
@@ -76,6 +118,45 @@ def test_f21_fifty_heartbeats_in_flight_do_not_notice_a_flush_of_the_scripts(
         assert flushed.result() > 10
     assert answers == [200] * 300
     assert len(a.pools().names) == 50
+
+
+def test_f22_the_right_to_the_channel_is_asked_for_at_the_start_and_got_around_later(
+    debian_redis: RedisServer, make_replica: MakeReplica
+) -> None:
+    server = debian_redis
+    server.cli("SET", "{discovery}:epoch", "in-use-before")
+    server.cli("ACL", "SETUSER", "u", "on", ">pw", "~{discovery}:*", "resetchannels", "+@all")
+    settings = {"redis_url": f"redis://u:pw@127.0.0.1:{server.port}", "lease": LEASE, "heartbeat": 1.0}
+    a = make_replica("a", **settings).start(sign="/healthz")
+    b = make_replica("b", **settings).start(sign="/healthz")
+    for replica in (a, b):
+        await_sign(lambda r=replica: b"&{discovery}:*" in r.get("/readyz").body, 5, "/readyz says what to grant")
+        assert replica.get("/readyz").status == 503
+    hold_for(1.5, lambda: a.says("/healthz", 200), "it tries again and does not end")
+    assert a.log.count("refuses SUBSCRIBE") == 1
+    server.cli("ACL", "SETUSER", "u", "&{discovery}:*")
+    for replica in (a, b):
+        await_sign(lambda r=replica: r.says("/readyz", 200), 3, "ready by itself")
+        await_sign(lambda r=replica: r.pools().complete, LEASE + 2, "complete after a lease, as after an outage")
+
+    logged = len(b.log.splitlines())
+    server.cli("ACL", "SETUSER", "u", "resetchannels")
+    for number in range(3):
+        a.register(f"c1/n1/p{number}")
+        await_sign(lambda number=number: b.lists(f"c1/n1/p{number}"), 2.5, "seen by the revision")
+    assert a.delete("c1/n1/p0").status == 204
+    await_sign(lambda: not b.lists("c1/n1/p0"), 2.5, "seen by the revision")
+    assert a.counter("announcements_refused") >= 4
+    assert b.counter("announcements_refused") >= 1
+    assert "refuses SUBSCRIBE" in b.get("/status").json["store"]["feed_refused"]
+    for replica in (a, b):
+        await_sign(lambda r=replica: r.pools().complete, 3, "the list is whole")
+    server.cli("ACL", "SETUSER", "u", "&{discovery}:*")
+    await_sign(lambda: server.subscribers("{discovery}:changes") == 2, 6, "both subscribe again")
+    await_sign(lambda: b.get("/status").json["store"]["feed_refused"] is None, 2, "and say so")
+    a.register("c1/n1/after")
+    await_sign(lambda: b.lists("c1/n1/after"), 1, "announcements travel again")
+    assert len(b.log.splitlines()) - logged < 10
 
 
 def test_f24_deployments_with_another_prefix_or_database_never_hear_each_other(
