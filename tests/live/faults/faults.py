@@ -310,7 +310,9 @@ def split(chance: random.Random) -> Fault:
         place.proxies["b"].target_port = place.server.port
         place.proxies["b"].cut()
 
-    return Fault("split", f"two masters for {secs:.1f} s", run, Promises(loss=True, loses_writes=True), _spare_down)
+    # Two faults in one: the data parts, and later one half of it is thrown away.
+    promises = Promises(loss=True, loses_writes=True, log_lines=18)
+    return Fault("split", f"two masters for {secs:.1f} s", run, promises, _spare_down)
 
 
 def _spare_down(scene: Scene) -> None:

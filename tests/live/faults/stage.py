@@ -5,6 +5,7 @@ what is at rest is compared (lists, streams, store), and the oracle judges all t
 """
 
 import dataclasses
+import http.client
 import json
 import random
 import threading
@@ -142,7 +143,7 @@ class Stage:
         healed = time.monotonic()
         self.load.note(f"{fault.name} has ended")
         middle.join()
-        self._aftermath()
+        self._aftermath(fault)
         broken = self._rest(fault, healed)
         verdict = self._judge(fault, begun, healed, broken, opened)
         fault.restore(scene)
@@ -152,7 +153,7 @@ class Stage:
         """Pools whose ends meet the fault: some leases end in it, some just after, one pool is shut down before."""
         dying = 0 if fault.promises.leases_move else 2  # where leases move, nobody can say when these are over
         self.load.silence(dying)
-        self.load.bear(1)
+        self.load.bear(1 + max(0, self._pools - len(self.load.alive())))  # as many as ended in the fault before
         time.sleep(self.lease / 3)
         self.load.silence(dying)
         self.load.remove(1)
@@ -165,10 +166,11 @@ class Stage:
             self.load.silence(1)
         self.load.remove(1)
 
-    def _aftermath(self) -> None:
+    def _aftermath(self, fault: Fault) -> None:
         self.load.bear(3)
-        self.load.silence(1)
         self.load.remove(1)
+        if not fault.promises.leases_move:  # the last renewal may be from before the step
+            self.load.silence(1)
         time.sleep(self.lease - 0.5)  # what ends here has left by the time at which all has to be equal
         self.load.change(False)
 
@@ -189,9 +191,15 @@ class Stage:
 
     def _settles(self, why: Callable[[], str | None], deadline: float) -> str | None:
         """Ask until there is no reason left, at least once; gives the reason that stays."""
-        while (reason := why()) is not None and time.monotonic() < deadline:
+        while (reason := self._ask(why)) is not None and time.monotonic() < deadline:
             time.sleep(0.05)
         return reason
+
+    def _ask(self, why: Callable[[], str | None]) -> str | None:
+        try:
+            return why()
+        except (OSError, http.client.HTTPException) as error:
+            return f"no answer: {error!r}"
 
     def _at_rest(self, alive: set[str]) -> str | None:
         """Why the two lists are not yet equal, complete, and exactly what lives; None when they are."""
@@ -226,7 +234,7 @@ class Stage:
 
     def _all_are_listed(self) -> bool:
         alive = self.load.alive()
-        return len(alive) == self._pools and self._at_rest(alive) is None
+        return len(alive) == self._pools and self._ask(lambda: self._at_rest(alive)) is None
 
     # ---- the verdict
 
