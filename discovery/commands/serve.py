@@ -303,7 +303,10 @@ async def _kept_running(what: str, work: Callable[[], Coroutine[Any, Any, None]]
 
 
 def _make_collections_rare() -> None:
-    """Listings live long and hold no cycles: full collections over all of them would only stop the loop."""
+    """Listings live long and hold no cycles: full collections over all of them would only stop the loop.
+
+    The young are collected often all the same: each attempt to connect to Redis leaves a cycle of some forty objects.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(5_000, 20, 1_000)

@@ -420,7 +420,10 @@ def sentinel_failover(chance: random.Random) -> Fault:
 
     def run(scene: Scene) -> None:
         place: WithSentinels = scene.place
+        old = place.group.master()
         place.group.failover()
+        # Until it is told, it takes writes as before, and all of those are lost.
+        await_sign(lambda: old.role() == "slave", 20, "the old master was made a replica")
 
     return Fault(
         "sentinel_failover", "a planned failover", run, Promises(loss=True, loses_writes=True), _sentinels_at_rest
