@@ -147,11 +147,28 @@ async def test_the_deadline_of_a_repeated_call_ends_it_alone(open_line: OpenLine
     assert line.generation == 2
 
 
-async def test_an_attempt_to_connect_is_shared_and_another_is_not_made_at_once(open_line: OpenLine) -> None:
-    line = open_line(f"redis://127.0.0.1:{free_port()}")
-    answers = await asyncio.gather(*(line.call(PING) for _ in range(50)), return_exceptions=True)
-    assert {str(answer) for answer in answers} == {str(answers[0])}
-    assert str(answers[0]).endswith(": Connection refused")
+async def test_an_attempt_to_connect_is_shared_and_another_is_made_after_a_pause_that_grows(
+    open_line: OpenLine, debian_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[float] = []
+    port = free_port()
+
+    async def look_up(place: Place) -> list[SocketAddress]:
+        attempts.append(time.monotonic())
+        return [(socket.AF_INET, ("127.0.0.1", port))]
+
+    monkeypatch.setattr(redis_node, "_look_up", look_up)
+    line = open_line("redis://redis.example:6379")
+    begun = time.monotonic()
+    while time.monotonic() < begun + 1.5:
+        answers = await asyncio.gather(*(line.call(PING) for _ in range(50)), return_exceptions=True)
+        assert {str(answer) for answer in answers} == {"Redis at redis://redis.example:6379/0: Connection refused"}
+        await asyncio.sleep(0.01)
+    assert 3 <= len(attempts) <= 10
+    port = debian_redis.port
+    async with asyncio.timeout(1.0):
+        while (await asyncio.gather(line.call(PING), return_exceptions=True)) != [[b"PONG"]]:
+            await asyncio.sleep(0.01)
 
 
 # ---- names

@@ -11,6 +11,7 @@ import pytest
 from discovery.errors import Unavailable
 from discovery.stores.redis_address import Access, open_address
 from discovery.stores.redis_link import Line, pack
+from discovery.stores.redis_node import Login
 from tests.live.redis_server import RedisServer
 from tests.live.signs import await_sign, free_port
 
@@ -192,7 +193,7 @@ async def test_f23_no_error_behind_sentinels_holds_a_part_of_a_password(
     said = await failure_of(line)
     access = Access(url="redis+sentinel://u:server-Zq9@h/main", **login)
     address = open_address(access, prefix="discovery", timeout_secs=1)
-    shown = [said, repr(access), str(address), repr(address), repr(vars(address))]
+    shown = [said, repr(access), str(address), repr(address), repr(vars(address)), repr(Login("u", "server-Zq9"))]
     assert not [secret for secret in SECRETS for text in shown if secret in text]
     if says == "x":
         assert "WRONGPASS" in said or "invalid username-password" in said
