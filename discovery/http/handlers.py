@@ -156,7 +156,8 @@ class OnePool:
 
     async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Deregister the pool; with ``instance_id`` only where that instance registered it last."""
-        parameters = parameters_of(scope["query_string"], ("instance_id",))
+        # An empty instance_id can be registered, so it can be named here.
+        parameters = parameters_of(scope["query_string"], ("instance_id",), may_be_empty=True)
         instances = parameters.get("instance_id", [])
         if len(instances) > 1:
             raise Rejected(400, "Bad query", "instance_id may be given once.")

@@ -154,7 +154,7 @@ _REQUEST_HEADERS: dict[str, Part] = {
         "name": "instance_id",
         "in": "query",
         "description": "Removes the pool only while the registration of this instance is the stored one. At most once.",
-        "schema": {"type": "string", "minLength": 1},
+        "schema": {"type": "string"},
         "example": "relay-7d9f",
     },
     "pool": {

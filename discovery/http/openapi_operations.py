@@ -39,8 +39,9 @@ Server-sent events. The state that a subscriber assembles from them always equal
 
 - `id`: only the last of the events that come together has one. It names the state after it, on every replica, and is
   the `ETag` of {path} (without `W/` and quotes) with the same filters. A subscriber that is cut off sends it as
-  `Last-Event-ID`, to this or another replica, and misses nothing: where the id is known, what happened since then
-  follows, and no `snapshot`.
+  `Last-Event-ID`, to this or another replica: where the id is known, what happened since then follows, and no
+  `snapshot`. One that was cut off after events without an id holds part of a change: it goes back to what it held at
+  the id, or asks without `Last-Event-ID`.
 - `retry`: comes first, and once more before the service ends the stream; each is drawn by chance, so that subscribers
   do not come back in step.
 - A comment line every 15 s keeps proxies from closing the stream.

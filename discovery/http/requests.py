@@ -92,8 +92,8 @@ def key_in_query(path: str) -> PoolKey:
         raise Rejected(400, "Bad query", f"pool names no pool: {error}.") from None
 
 
-def parameters_of(query: bytes, known: tuple[str, ...]) -> dict[str, list[str]]:
-    """The values of each parameter; any other than the known ones is refused."""
+def parameters_of(query: bytes, known: tuple[str, ...], *, may_be_empty: bool = False) -> dict[str, list[str]]:
+    """The values of each parameter; others than the known ones are refused, and so are empty values as a rule."""
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=1000)
     except ValueError:
@@ -103,7 +103,7 @@ def parameters_of(query: bytes, known: tuple[str, ...]) -> dict[str, list[str]]:
         if name not in known:
             takes = f"takes {', '.join(known)}" if known else "takes none"
             raise Rejected(400, "Bad query", f"Unknown query parameter {name!r}; this path {takes}.")
-        if not value:
+        if not value and not may_be_empty:
             raise Rejected(400, "Bad query", f"The query parameter {name} is empty.")
         parameters.setdefault(name, []).append(value)
     return parameters

@@ -81,7 +81,7 @@ DELETE = Script(
 if ARGV[5] ~= '' then
   local stored = redis.call('GET', KEYS[1])
   local read, registration = pcall(cjson.decode, stored or '')
-  if not read or type(registration) ~= 'table' or '=' .. tostring(registration.instance_id) ~= ARGV[5] then return 0 end
+  if not read or type(registration) ~= 'table' or registration.instance_id ~= string.sub(ARGV[5], 2) then return 0 end
 end
 redis.call('DEL', KEYS[1])
 local revision = string.format('%.0f', redis.call('INCR', KEYS[2]))

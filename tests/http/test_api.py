@@ -237,7 +237,16 @@ def test_an_instance_takes_away_only_its_own_registration(whole: Rig) -> None:
     assert whole.names() == ["p1"], "a registration without an instance is nobody's"
 
 
-@pytest.mark.parametrize("query", ["instance_id=", "instance=x", "x", "instance_id=a&instance_id=b", "instance_id=%ff"])
+def test_an_empty_instance_is_one_like_any_other(whole: Rig) -> None:
+    whole.post(fields(instance_id="new"))
+    assert whole.delete("/pools/c1/n1/p1?instance_id=").status == 204
+    assert whole.names() == ["p1"]
+    whole.post(fields(instance_id=""))
+    assert whole.delete("/pools/c1/n1/p1?instance_id=").status == 204
+    assert whole.names() == []
+
+
+@pytest.mark.parametrize("query", ["instance=x", "x", "instance_id=a&instance_id=b", "instance_id=%ff"])
 def test_a_delete_with_a_wrong_parameter_deletes_nothing(whole: Rig, query: str) -> None:
     whole.post(fields(instance_id="a"))
     assert whole.delete(f"/pools/c1/n1/p1?{query}").status == 400

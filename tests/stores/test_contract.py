@@ -184,6 +184,20 @@ async def test_a_delete_for_an_instance_leaves_what_another_one_registered(
     assert KEY in (await store.list_all()).items
 
 
+@pytest.mark.parametrize("words", ["", "nil", "null", "userdata: NULL"])
+async def test_a_registration_without_an_instance_is_left_by_a_delete_for_any(open_store: Open, words: str) -> None:
+    store = open_store()
+    await store.put(KEY, value("m"), LEASE)
+    assert await store.delete(KEY, words) is None
+    assert KEY in (await store.list_all()).items
+
+
+async def test_the_instance_without_a_name_removes_its_own(open_store: Open) -> None:
+    store = open_store()
+    await store.put(KEY, b'{"model":"m","instance_id":""}', LEASE)
+    assert isinstance(await store.delete(KEY, ""), Deleted)
+
+
 async def test_a_delete_for_the_stored_instance_removes_it(open_store: Open) -> None:
     store = open_store()
     await store.put(KEY, value("m", "mine"), LEASE)
