@@ -142,8 +142,7 @@ class MassLoss:
 
         A pool that a hold has kept already is not kept by the next one.
         """
-        until = self.until()
-        if until is None or now >= until or key in self._released:
+        if self.until() is None or key in self._released:
             return False
         return known_since <= max(self._counted_since(now), self._first_listed_at)
 

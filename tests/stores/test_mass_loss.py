@@ -366,6 +366,7 @@ def begun_rule(hold: float = HOLD, local: str | None = None, now: float = 1000.0
 
 
 FOUR = [key(0, 0), key(0, 1), key(1, 0), key(1, 1)]
+OLD = {name: Pool(0, 0, known_since=0.0) for name in FOUR}
 
 
 def survey(rule: MassLoss, lost: Iterable[PoolKey], now: float, alive: Iterable[PoolKey] = ()) -> None:
@@ -394,6 +395,26 @@ def test_what_a_short_hold_left_alive_but_late_begins_no_other_hold() -> None:
     late = dict.fromkeys(FOUR, 3.0)
     rule.surveyed({name: Pool(0, 0) for name in FOUR}, late, 1001.0, EPOCH)
     assert rule.begins(FOUR, 1001.0) is None
+
+
+def test_what_was_dropped_before_a_short_hold_counts_no_more_after_it() -> None:
+    rule = MassLoss(lease_secs=LEASE, heartbeat_secs=HEARTBEAT, hold_secs=1.0, local_cluster_id=None)
+    for name in FOUR:
+        rule.dropped(name, 0.0, 999.0)
+    more = [key(0, 2), key(1, 2)]
+    survey(rule, more, 1000.0)
+    assert rule.begins(more, 1000.0) is not None
+    assert rule.ended(1001.0) is not None
+    survey(rule, [], 1002.0, alive=[key(0, 3), key(1, 3)])
+    assert rule.begins([], 1002.0) is None
+
+
+def test_nobody_is_asked_for_a_survey_while_a_hold_runs() -> None:
+    rule = begun_rule()
+    assert not rule.needs_survey(OLD, 1002.0, EPOCH)
+    rule.ended(1000.0 + HOLD)
+    survey(rule, [], 1000.0 + HOLD, alive=FOUR)
+    assert rule.needs_survey(OLD, 1002.0 + HOLD, EPOCH)
 
 
 def test_a_pool_that_came_back_counts_again() -> None:
@@ -449,10 +470,26 @@ def test_a_replica_joins_the_hold_of_another_and_leaves_with_it() -> None:
     assert not rule.holding
     assert rule.keeps(key(0), 1000.0, 1003.0), "the age of what was there before this replica is not known"
     assert not rule.keeps(key(1), 1000.5, 1003.0), "a pool that is known to be young just expires"
-    assert not rule.needs_survey({}, 1003.0, EPOCH)
+    assert not rule.needs_survey(OLD, 1003.0, EPOCH)
     rule.keep(key(0))
     assert rule.told(None, 1010.0) == Ended(9.0, [key(0)])
     assert not rule.keeps(key(0), 1000.0, 1010.0)
+
+
+def test_what_was_kept_for_another_replica_begins_no_hold_here() -> None:
+    rule = MassLoss(lease_secs=LEASE, heartbeat_secs=HEARTBEAT, hold_secs=HOLD, local_cluster_id=None)
+    rule.told(REASON, 1000.0)
+    for name in FOUR:
+        rule.keep(name)
+    assert rule.told(None, 1050.0) is not None
+    survey(rule, FOUR, 1050.0)
+    assert rule.begins(FOUR, 1050.0) is None
+
+
+def test_a_hold_that_was_over_before_the_store_showed_its_word_is_joined_by_nobody_here() -> None:
+    rule = begun_rule(hold=0.4)
+    assert rule.ended(1000.4) is not None
+    assert rule.told(REASON, 1000.5) is None
 
 
 def test_a_hold_of_another_replica_ends_here_after_its_time_also_where_its_end_was_not_heard() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import pytest
 
@@ -46,6 +46,7 @@ class Published:
         self.counters = Counters()
         self.listed: dict[PoolKey, Registration] = {}
         self.complete = False
+        self.left: list[PoolKey] = []
         self.also: Callable[[Sequence[Change], bool, float], None] = lambda *_: None
         self.replica = Replica(
             store,
@@ -64,6 +65,7 @@ class Published:
         for key, registration in changes:
             if registration is None:
                 del self.listed[key]
+                self.left.append(key)
             else:
                 self.listed[key] = registration
         self.complete = complete
@@ -113,6 +115,7 @@ class Fleet:
     def watch(self, until: float, always: Callable[[], None] = lambda: None) -> None:
         while self.loop.time() < until:
             self.loop.pass_time(0.05)
+            assert not any(each.task.done() for each in self.replicas)
             always()
 
     def holding(self) -> list[bool]:
@@ -393,6 +396,44 @@ def test_while_all_leases_are_asked_for_a_pool_may_register_and_one_may_leave(fl
     fleet.watch(cut + LEASE + 1)
     assert len(ALL) in asked
     assert all(set(each.listed) == {*ALL} - {EAST[1]} for each in fleet.replicas)
+
+
+def slow_surveys(fleet: Fleet, meanwhile: Callable[[], Awaitable[object]]) -> list[float]:
+    """The first replica's question about all leases takes a while, in which something else happens."""
+    view, asked = fleet.replicas[0].view, []
+    remaining = view.remaining
+
+    async def slow(keys: Sequence[PoolKey]) -> Remaining:
+        answer = await remaining(keys)
+        if len(keys) == len(ALL):
+            asked.append(fleet.loop.time())
+            await meanwhile()
+            await asyncio.sleep(0.2)
+        return answer
+
+    view.remaining = slow  # type: ignore[method-assign]
+    return asked
+
+
+def test_a_pool_that_registers_while_all_leases_are_asked_for_is_not_dropped(fleet: Fleet) -> None:
+    one = fleet.replicas[0]
+    cut = fleet.cut_off(EAST[:1])
+    asked = slow_surveys(fleet, lambda: one.replica.put(heartbeat(EAST[0])))
+    fleet.watch(cut + LEASE + 1)
+    assert asked
+    assert one.left == []
+
+
+def test_a_pool_that_registers_while_all_leases_are_asked_for_is_not_lost(fleet: Fleet) -> None:
+    """Three of four and two of three would be a mass loss; two of three are not, when one of them is back."""
+    one = fleet.replicas[0]
+    cut = fleet.cut_off(EAST[:3] + WEST[:2])
+    asked = slow_surveys(fleet, lambda: one.replica.put(heartbeat(WEST[0])))
+    while not asked:
+        fleet.watch(fleet.loop.time() + 0.05)
+    fleet.watch(asked[0] + 0.5)
+    assert fleet.loop.time() < cut + LEASE + 1
+    assert one.holds_begun == 0
 
 
 def test_a_survey_from_another_life_of_the_store_is_void(fleet: Fleet) -> None:
