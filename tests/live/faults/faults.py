@@ -167,10 +167,11 @@ def evicting(chance: random.Random) -> Fault:
             used = int(server.client.info("memory")["used_memory"])
             server.cli("CONFIG", "SET", "maxmemory", used - 8_000)
             time.sleep(0.1)
-            server.cli("CONFIG", "SET", "maxmemory", 0)
+            server.cli("CONFIG", "SET", "maxmemory", used + 50_000_000)
             time.sleep(0.1)
 
     def restore(scene: Scene) -> None:
+        _server(scene).cli("CONFIG", "SET", "maxmemory", 0)
         _server(scene).cli("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
     return Fault(

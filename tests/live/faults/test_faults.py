@@ -72,9 +72,9 @@ def test_ten_thousand_writes_through_a_flaky_network_and_none_that_was_accepted_
         accepted = [beat for beat in writers.beats if beat.status == 200]
         assert len(writers.beats) == 10_000
         print(f"{len(accepted)} of them were accepted")
+        assert lost_writes(place.stored(), writers.lives) == []
         assert 1_000 < len(accepted) < 9_900, "the network has to be flaky, and not away"
         assert {beat.status for beat in writers.beats} == {200, 503}
-        assert lost_writes(place.stored(), writers.lives) == []
         for replica in replicas:
             await_sign(lambda replica=replica: listed(replica) == place.stored(), 5, f"{replica.name} lists the store")
     finally:
