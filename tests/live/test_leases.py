@@ -89,7 +89,7 @@ def test_f09_a_replica_that_loads_for_longer_than_a_lease_drops_nobody(
     redis_server: RedisServer, start_pair: StartPair, make_replica: MakeReplica, traffic: Traffic
 ) -> None:
     a, b = start_pair(redis_server, lease=LEASE)
-    bulk = _fill(redis_server, 4000)
+    bulk = _fill(redis_server, 2500)
     renewing = traffic.spawn(_renew(redis_server, bulk))
     relays = many(traffic, [a, b], [f"c1/n1/p{number}" for number in range(20)])
     names = [relay.name for relay in relays]

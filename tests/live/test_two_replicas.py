@@ -72,6 +72,8 @@ def test_renewals_change_nothing_for_a_poller_that_alternates(
     relays = many(traffic, [a, b], POOLS[:5], interval=0.1)
     await_all_listed((a, b), POOLS[:5])
     await_equal_bytes((a, b), 2)
+    for stream, replica in zip(streams, (a, b), strict=True):
+        await_agreement(stream, replica)  # streams are told in rounds, after GET
     begun = time.monotonic()
     poller = Poller(traffic, [a, b], every=0.02, conditional=True)
 

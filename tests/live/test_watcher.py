@@ -436,12 +436,14 @@ def test_a_one_sided_pool_is_forgotten_by_a_relist_without_it_and_can_be_named_a
     assert all("is Ready, and no registration" in line for line in warnings(replica, name))
 
 
-def test_a_thousand_one_sided_pools_at_once_are_one_line(brief: Watched) -> None:
-    replica, cluster = brief
+def test_a_thousand_one_sided_pools_at_once_are_one_line(make_watching: MakeReplica, make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
     names = [f"c1/n1/p{number:04}" for number in range(1000)]
     cluster.call(
         "apply_all", manifests=[service_slice(name, "pool-relay", ["10.1.0.1"], ports=[RELAY]) for name in names]
     )
+    # They are there when the replica starts: written while it watches, they would come as slowly as they are written.
+    replica = make_watching(hub=cluster, lease=1.0, heartbeat=0.3).start()
     line = await_sign(lambda: warnings(replica, "c1/n1/p"), 8, "a line")[0]
     assert line.startswith("1000 pools")
     assert names[0] in line
