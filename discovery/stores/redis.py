@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 CHECK_SECS = 0.8
 READ_TIMEOUT_SECS = 1.0
+"""The least; whoever gives a store of another region more time for writes gives its reads two thirds of that."""
 SUBSCRIBE_AGAIN_SECS = 3.0
 
 
@@ -45,7 +46,7 @@ class RedisStore:
         counters: Counters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._read_timeout_secs = min(READ_TIMEOUT_SECS, timeout_secs)
+        self._read_timeout_secs = min(max(READ_TIMEOUT_SECS, timeout_secs * 2 / 3), timeout_secs)
         address = open_address(access, prefix=prefix, timeout_secs=timeout_secs - 0.1)
         self._server = Server(address, timeout_secs - 0.1, self._read_timeout_secs, clock)
         self._names = Names(prefix, address.database)

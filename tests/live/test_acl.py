@@ -1,5 +1,6 @@
 """The service under a Redis user that has the rights that the README names, and no other."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -81,6 +82,7 @@ def kept() -> Iterator[Callable[[Replica], None]]:
 def test_everything_works_with_the_rights_of_the_readme(
     redis_server: RedisServer, admin: Admin, start_replica: MakeReplica, kept: Callable[[Replica], None]
 ) -> None:
+    overheard = Overheard(redis_server, admin)
     a, b = (start_replica(name, redis_url=url(redis_server), lease=LEASE) for name in "ab")
     kept(a)
     await_sign(lambda: complete(a) and complete(b), 3 * LEASE, "both are complete, from an empty Redis")
@@ -108,6 +110,34 @@ def test_everything_works_with_the_rights_of_the_readme(
 
     assert a.pools().names == b.pools().names == ["c1/n1/kept"]
     assert refused(admin) == set()
+    granted = {word[1:] for word in acl_lines()[0] if word.startswith("+")}
+    assert granted - overheard.stop() == {"role"}, (
+        "nothing is granted for nothing; behind Sentinel the role is asked for"
+    )
+
+
+class Overheard:
+    """Every command that a server runs, from scripts too, but for those of the test's own connections."""
+
+    def __init__(self, server: RedisServer, own: Admin) -> None:
+        self.words: set[str] = set()
+        self._own = own("CLIENT INFO")["addr"]
+        self._client = redis.Redis(port=server.port, username="admin", password="admin")
+        monitor = self._client.monitor()
+        monitor.__enter__()
+        threading.Thread(target=self._listen, args=(monitor,), daemon=True).start()
+
+    def _listen(self, monitor: Any) -> None:
+        with contextlib.suppress(redis.ConnectionError, OSError, ValueError):
+            for said in monitor.listen():
+                if f"{said['client_address']}:{said['client_port']}" != self._own:
+                    first, *others = said["command"].lower().split(" ")
+                    self.words |= {first, f"{first}|{others[0]}" if others else first}
+
+    def stop(self) -> set[str]:
+        """The commands so far, with their subcommands."""
+        self._client.close()
+        return self.words
 
 
 def test_another_database_needs_select(redis_server: RedisServer, admin: Admin, make_replica: MakeReplica) -> None:

@@ -1,5 +1,6 @@
 """What CONTRIBUTING says of each error of Redis, tried on a real server."""
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,8 @@ import redis
 
 from tests.documents import read, rows
 from tests.live.conftest import MakeReplica
+from tests.live.faults.surroundings import PlacedServer, Surroundings
+from tests.live.redis_cluster import RedisCluster
 from tests.live.redis_server import RedisServer
 from tests.live.replica import Replica, pool
 from tests.live.signs import await_sign, hold_for
@@ -44,6 +47,7 @@ class Trial(NamedTuple):
     end: Act
     arguments: tuple[str, ...] = ()
     fields: Mapping[str, object] = {}
+    make: Callable[..., Server] = functools.partial(RedisServer, "redis")
 
 
 def table() -> dict[str, Row]:
@@ -78,6 +82,20 @@ def admit(server: Server) -> None:
 def replace_by_list(server: Server) -> None:
     server.cli("DEL", KEY)
     server.cli("LPUSH", KEY, "foreign")
+
+
+class JumpingServer(PlacedServer):
+    """A Valkey server with a clock that can jump, and leases with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = Surroundings(directory, "server")
+        super().__init__("valkey", directory, self.clock)
+
+
+def jump(server: Server) -> None:
+    assert isinstance(server, JumpingServer)
+    server.clock.set_clock("+1000")
+    await_sign(lambda: not server.cli("EXISTS", KEY), 5, "leases have ended by the server's clock")
 
 
 def evict(server: Server) -> None:
@@ -171,17 +189,19 @@ TRIALS = {
     "FLUSHALL, or restarted empty": Trial(Server.flush, nothing),
     "leases are evicted": Trial(evict, stop_evicting),
     "another master_replid": Trial(lambda server: server.cli("DEBUG", "CHANGE-REPL-ID"), nothing),
+    "Redis's clock jumps by more than a second": Trial(jump, nothing, make=JumpingServer),
 }
 
 
 def test_every_row_of_the_table_is_tried() -> None:
-    assert set(table()) == set(TRIALS)
+    assert set(table()) == {*TRIALS, *CLUSTER_TRIALS}
 
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     """A server for the trial that the test is about, with a user whose rights can be taken away."""
-    made = Server("redis", tmp_path / "server", *TRIALS[request.param].arguments)
+    trial = TRIALS[request.param]
+    made = trial.make(tmp_path / "server", *trial.arguments)
     try:
         made.start()
         admit(made)
@@ -216,16 +236,84 @@ def beats() -> Iterator[Callable[[Replica], None]]:
 def test_the_table_says_what_happens(
     what: str, server: Server, start_replica: MakeReplica, beats: Callable[[Replica], None]
 ) -> None:
-    row, trial = table()[what], TRIALS[what]
-    server_url = f"redis://{USER}:secret@127.0.0.1:{server.port}"
-    replica = start_replica(redis_url=server_url, lease=LEASE, heartbeat=2)
+    trial = TRIALS[what]
+    replica = start_replica(redis_url=f"redis://{USER}:secret@127.0.0.1:{server.port}", lease=LEASE, heartbeat=2)
     beats(replica)
+    play(what, replica, lambda: trial.begin(server), lambda: trial.end(server), trial.fields)
 
+
+class SlotMove:
+    """The deployment's slot goes to another node, a key at a time."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self._cluster = cluster
+        self._owner = cluster.owner()
+        self._target = next(node for node in cluster.nodes if node is not self._owner)
+
+    def begin(self) -> None:
+        """Some keys are here, some are there."""
+        self._cluster.begin_move(self._target)
+        assert self._cluster.move_keys(self._owner, self._target, count=1) == 1
+
+    def end(self) -> None:
+        """All are there."""
+        self._cluster.finish_move(self._owner, self._target)
+
+
+class Outage:
+    """A node that has nothing of the deployment is down, and the Cluster does no half things."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self._owner = cluster.owner()
+        self._other = next(node for node in cluster.nodes if node is not self._owner)
+
+    def begin(self) -> None:
+        """The owner of the slot says that the cluster is down."""
+        self._owner.cli("CONFIG", "SET", "cluster-require-full-coverage", "yes")
+        self._other.kill()
+        await_sign(lambda: self._owner.state() == "fail", 10, "the cluster is down")
+
+    def end(self) -> None:
+        """The node is back."""
+        self._other.start()
+
+
+CLUSTER_TRIALS: dict[str, type[SlotMove | Outage]] = {
+    "CLUSTERDOWN: a part of a Cluster is down": Outage,
+    "TRYAGAIN, ASK: a Cluster moves the slot key by key": SlotMove,
+}
+
+
+def test_the_table_says_what_happens_on_a_cluster(
+    tmp_path: Path, start_replica: MakeReplica, beats: Callable[[Replica], None]
+) -> None:
+    cluster = RedisCluster("redis", tmp_path / "cluster")
+    try:
+        cluster.start()
+        cluster.owner().cli("SET", "{discovery}:epoch", "in-use-before")
+        replica = start_replica(redis_url=cluster.url, lease=LEASE, heartbeat=2)
+        beats(replica)
+        for what, make in CLUSTER_TRIALS.items():
+            trial = make(cluster)
+            play(what, replica, trial.begin, trial.end)
+    finally:
+        cluster.close()
+
+
+def play(
+    what: str,
+    replica: Replica,
+    begin: Callable[[], object],
+    end: Callable[[], object],
+    fields: Mapping[str, object] | None = None,
+) -> None:
+    """One row: what the replica answers from the fault's begin on, and that it heals after its end."""
+    row = table()[what]
     logged = len(replica.log.splitlines())
-    trial.begin(server)
+    begin()
     begun = time.monotonic()
     assert replica.post(pool(KEPT)).status == row.heartbeat
-    refusal = replica.post(pool(KEPT if "pool's key" in what else "c1/n1/new", **trial.fields))
+    refusal = replica.post(pool(KEPT if "pool's key" in what else "c1/n1/new", **(fields or {})))
     assert refusal.status == row.new
     if row.new == 503:
         assert refusal.headers["retry-after"] in ("1", "2")
@@ -238,10 +326,21 @@ def test_the_table_says_what_happens(
     assert replica.lists(KEPT)
     assert replica.delete(KEPT if "pool's key" in what else "c1/n1/new").status == row.delete
 
-    trial.end(server)
+    end()
     await_sign(lambda: replica.post(pool(KEPT)).status == 200, 12, "heartbeats are taken again")
     await_sign(lambda: replica.pools().complete, 2 * LEASE + 2, "the list is complete again")
     # Where only writes were refused, it is a check that ends the outage, when none was refused for two seconds.
     await_sign(lambda: replica.get("/status").json["store"]["failing_because"] is None, 4, "/status says so")
     assert replica.lists(KEPT)
     assert len(replica.log.splitlines()) - logged < 10, "one fault is a few lines"
+
+
+def test_a_replica_by_mistake_is_no_store_to_start_on(debian_redis: RedisServer, make_replica: MakeReplica) -> None:
+    debian_redis.cli("REPLICAOF", "127.0.0.1", "1")
+    replica = make_replica(redis_url=debian_redis.url, lease=LEASE, heartbeat=2).start(sign="/healthz")
+    await_sign(lambda: b"is a read-only replica" in replica.get("/readyz").body, 4, "/readyz says what it is")
+    assert replica.get("/readyz").status == 503
+    assert replica.post(pool(KEPT)).status == 503
+    debian_redis.cli("REPLICAOF", "NO", "ONE")
+    await_sign(lambda: replica.says("/readyz", 200), 4, "ready without a restart")
+    await_sign(lambda: replica.post(pool(KEPT)).status == 200, 4, "heartbeats are taken")
