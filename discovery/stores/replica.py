@@ -95,6 +95,7 @@ class Replica:
         self._last_error = ""
         self._refused_at = float("-inf")
         self._item_error = ""
+        self._read_again: dict[str, float] = {}
         self._whole: str | None = "nothing was read yet"
 
     # ---- what others ask
@@ -151,7 +152,7 @@ class Replica:
         try:
             outcome = await self._store.put(key, value, self._lease_secs)
         except Unavailable as error:
-            self._failed(error)
+            self._write_failed(error, asked_at)
             raise
         self._check_epoch(outcome.epoch)
         if registration is None and outcome.changed:
@@ -164,10 +165,11 @@ class Replica:
 
     async def delete(self, key: PoolKey, instance_id: str | None) -> None:
         """Deregister. Raises ``Unavailable`` when not confirmed."""
+        asked_at = self._clock()
         try:
             deleted = await self._store.delete(key, instance_id)
         except Unavailable as error:
-            self._failed(error)
+            self._write_failed(error, asked_at)
             raise
         if deleted is not None:
             self._check_epoch(deleted.epoch)
@@ -212,7 +214,20 @@ class Replica:
             self._failed(error)
             self._publish([])
         else:
+            self._tell_of_reading(error)
+
+    def _tell_of_reading(self, error: Gone) -> None:
+        """Once in a lease for each cause: a network that flaps is no news each time, and is counted."""
+        now = self._clock()
+        if now - self._read_again.get(error.cause, float("-inf")) >= self._lease_secs:
+            self._read_again[error.cause] = now
             log.info("reading the store again: %s", error.detail)
+
+    def _write_failed(self, error: Unavailable, asked_at: float) -> None:
+        """Where the store was read while a write waited in vain, only writes fail: a read is no end of that."""
+        if error.extent == "source" and self._confirmed_at > asked_at:
+            error = Unavailable(error.detail, retry_after_secs=error.retry_after_secs, extent="writes")
+        self._failed(error)
 
     def _failed(self, error: Unavailable) -> None:
         if error.extent == "item":
@@ -228,14 +243,17 @@ class Replica:
             self._ends.store_answers(False)
             log.warning("the store fails, the last list stays: %s", error.detail)
 
-    def _confirm(self, health: Health) -> bool:
-        """The store was read: its epoch and revision are known as of when they were asked for. False: of the past."""
+    def _confirm(self, health: Health, loss: str | None = None) -> bool:
+        """The store was read: its epoch and revision are known as of when they were asked for. False: of the past.
+
+        ``loss`` is why data may have been lost, where the store knows more of it than that the epoch is another.
+        """
         now = self._clock()
         life = self._epochs.adopt(health, now)
         if life == "past":
             return False
-        if life == "new":
-            self._lost("the store has a new epoch: it was emptied, or a replica noticed a loss")
+        if loss is not None or life == "new":
+            self._lost(loss or "the store has a new epoch: it was emptied, or a replica noticed a loss")
         silent_secs = health.asked_at - self._confirmed_at
         self._confirmed_at = max(self._confirmed_at, health.asked_at)
         self._settling = health.settling
@@ -257,8 +275,10 @@ class Replica:
         self._to_others.tell(reason, self._lease_secs)
 
     def _lost(self, reason: str) -> None:
-        log.warning("the store may have lost data, pools stay for %g s: %s", self._lease_secs, reason)
-        self._holds.lost(self._clock(), reason)
+        now = self._clock()
+        if self._holds.loss(now) is None:  # else it goes on, which is no news
+            log.warning("the store may have lost data, pools stay for %g s: %s", self._lease_secs, reason)
+        self._holds.lost(now, reason)
         self._to_others.data_lost()
 
     # ---- a hold over a mass loss, of this replica or another
@@ -296,10 +316,8 @@ class Replica:
             self._publish(changes)
 
     def _apply_listed(self, listed: Listed) -> None:
-        if not self._confirm(listed.health):
+        if not self._confirm(listed.health, listed.loss):
             return
-        if listed.loss is not None:
-            self._lost(listed.loss)
         changes = self._entries.listed(listed)
         if not self._listed:
             self._listed = True

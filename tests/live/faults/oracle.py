@@ -197,7 +197,8 @@ def every_pool_is_as_told(records: Records, window: Window) -> Iterator[Broken]:
             continue
         for life in changing:
             least, shown = life.least_version(answer.sent - TRAVEL_SECS), content.versions.get(life.name)
-            if least is None or shown is None or shown >= least or life.doubted(shown):
+            is_late = least is not None and shown is not None and shown < least and not life.doubted(shown)
+            if not is_late or answer.sent >= life.ended:  # nobody tells again what a fault has undone
                 continue
             text = f"{life.name} is shown as of version {shown}, and {least} was accepted a second before"
             yield Broken("replicas agree within 2 s", answer.replica, answer.sent - window.begun, text)

@@ -22,7 +22,7 @@ from tests.live.signs import await_sign
 from tests.live.traffic import Traffic
 
 PATIENCE_SECS = 20.0
-STOOD_STILL_SECS = 0.6  # the load pauses for a sixth of its leases; what is there for faults to take is used up
+STOOD_STILL_SECS = 0.35  # the deadline of a call to the store here: after that all may follow from the pause
 
 
 @dataclasses.dataclass(frozen=True)

@@ -198,6 +198,10 @@ def test_a_list_that_is_behind_its_relay_is_found_from_two_seconds_after_the_fau
     for begin, found in ((HEALED + 1.8, False), (HEALED + 3.0, True)):
         records = alter(history(life), begin, begin + 0.1, "a", versions={"c1/n1/p1": 0})
         assert ("replicas agree within 2 s" in broken(records)) == found
+    dead = dataclasses.replace(life, silent=HEALED, accepted=HEALED + 0.5)
+    assert "replicas agree within 2 s" not in broken(
+        alter(history(living("c1/n1/p2"), dead), HEALED + 3, HEALED + 3.1, "a", versions={"c1/n1/p1": 0})
+    ), "what a fault has undone is told by nobody where the relay is dead"
     life.doubtful.append((HEALED - 2, HEALED - 1, 0))
     records = alter(history(life), HEALED + 3, HEALED + 3.1, "a", versions={"c1/n1/p1": 0})
     assert broken(records) == set(), "the unconfirmed POST of the older version may have taken effect late"
