@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.live.faults import faults
-from tests.live.faults.faults import Draw, Fault
+from tests.live.faults.fault import Draw, Fault
 from tests.live.faults.places import Place, Standalone, WithCluster, WithSentinels
 from tests.live.faults.stage import Stage, Verdict
 from tests.live.redis_server import KINDS, Kind

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.live.faults.faults import Fault, Scene
+from tests.live.faults.fault import Fault, Scene
 from tests.live.faults.load import Load, read_list
 from tests.live.faults.oracle import SLACK_SECS, Broken, Window, judge, lost_writes
 from tests.live.faults.places import NAMES, Place

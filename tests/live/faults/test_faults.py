@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.faults import faults
-from tests.live.faults.faults import Fault
+from tests.live.faults import faults, group_faults, network_faults, server_faults
+from tests.live.faults.fault import Fault
 from tests.live.faults.oracle import lost_writes
 from tests.live.faults.places import Place, Standalone, WithCluster, WithSentinels
 from tests.live.faults.stage import Stage
@@ -41,17 +41,17 @@ def suffer(place: Place, directory: Path, happening: Iterable[Fault]) -> None:
 
 def test_killed_frozen_flushed_and_cut_off_from_a_server_no_pool_is_missing_from_any_list(tmp_path: Path) -> None:
     happening = [
-        faults.killed(CHANCE, 1.0),
-        faults.flushed(CHANCE),
-        faults.frozen(CHANCE, 2.5),
-        faults.clients_killed(CHANCE, "pubsub normal"),
-        faults.half_open(CHANCE, "b"),
+        server_faults.killed(CHANCE, 1.0),
+        server_faults.flushed(CHANCE),
+        server_faults.frozen(CHANCE, 2.5),
+        network_faults.clients_killed(CHANCE, "pubsub normal"),
+        network_faults.half_open(CHANCE, "b"),
     ]
     suffer(Standalone("redis", tmp_path / "servers"), tmp_path, happening)
 
 
 def test_through_sentinel_failovers_no_pool_is_missing_from_any_list(tmp_path: Path) -> None:
-    happening = [faults.sentinel_failover(CHANCE), faults.sentinel_master_killed(CHANCE)]
+    happening = [group_faults.sentinel_failover(CHANCE), group_faults.sentinel_master_killed(CHANCE)]
     suffer(WithSentinels("valkey", tmp_path / "servers"), tmp_path, happening)
 
 
@@ -107,7 +107,7 @@ def test_alone_with_debians_redis(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_alone_frozen_for_thirty_seconds(tmp_path: Path) -> None:
-    suffer(Standalone("redis", tmp_path / "servers"), tmp_path, [faults.frozen(CHANCE, 30)])
+    suffer(Standalone("redis", tmp_path / "servers"), tmp_path, [server_faults.frozen(CHANCE, 30)])
 
 
 @pytest.mark.soak
