@@ -227,7 +227,9 @@ class Line:
         Where a Cluster's slot moves they are sent again until there is an answer. All of it takes ``timeout_secs`` at
         most. Raises ``Unavailable`` when there is no answer in time; an entry of the answers may be ``Refused``.
         """
-        deadline = asyncio.get_running_loop().time() + self._timeout_secs
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_secs
+        sign = said = ""
         try:
             while True:
                 link, replies = await self._exchange(commands, expected, deadline)
@@ -238,8 +240,12 @@ class Line:
                 if not await self._may_ask_again(sign, said, link, deadline):
                     return replies
         except Unavailable as error:
-            detail = error.detail if error.detail.startswith("Redis at") else f"Redis at {self._shown}: {error.detail}"
-            raise Unavailable(detail) from None
+            detail = error.detail
+            if sign and loop.time() >= deadline - AGAIN_SECS:
+                detail = f"its slot is being moved, for longer than {self._timeout_secs:g} s: {said[:100]}"
+            raise Unavailable(
+                detail if detail.startswith("Redis at") else f"Redis at {self._shown}: {detail}"
+            ) from None
 
     @property
     def _shown(self) -> str:
@@ -263,7 +269,8 @@ class Line:
             return False
         pause = 0.0 if dropped and self._drops <= 1 else AGAIN_SECS * random.uniform(0.5, 1.0)  # noqa: S311
         if asyncio.get_running_loop().time() + pause >= deadline:
-            raise Unavailable(f"its slot is being moved, for longer than {self._timeout_secs:g} s: {refusal[:100]}")
+            await asyncio.sleep(max(0.0, deadline - asyncio.get_running_loop().time()))
+            raise Unavailable("no answer in time")
         await asyncio.sleep(pause)
         return True
 
