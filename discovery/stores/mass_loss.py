@@ -159,7 +159,7 @@ class MassLoss:
 
         Not within a second of the last survey, nor where too few pools count for any answer to matter.
         """
-        if self.hold_secs <= 0 or self.until() is not None:
+        if self.hold_secs <= 0 or self._hold is not None:
             return False
         survey = self._survey
         if survey is not None and survey.epoch == epoch and now - survey.taken_at < SURVEY_SECS:
@@ -179,9 +179,9 @@ class MassLoss:
         return False
 
     def _counted(self, pools: Mapping[PoolKey, Aged], now: float) -> Iterator[PoolKey]:
-        since, local, released = self._counted_since(now), self._local_cluster_id, self._released
+        since, local, no_more = self._counted_since(now), self._local_cluster_id, self._released | self._kept
         for key, pool in pools.items():
-            if pool.known_since <= since and key.cluster_id != local and key not in released:
+            if pool.known_since <= since and key.cluster_id != local and key not in no_more:
                 yield key
 
     def _forget_old_drops(self, now: float) -> None:
@@ -218,13 +218,13 @@ class MassLoss:
     def begins(self, ended: Iterable[PoolKey], now: float) -> list[ClusterLoss] | None:
         """These pools are to be dropped. Where that makes it a mass loss: its figures, and a hold has begun."""
         survey = self._survey
-        if survey is None or self.hold_secs <= 0 or self.until() is not None:
+        if survey is None or self.hold_secs <= 0 or self._hold is not None:
             return None
         for key in ended:
             survey.lose(key)
         if not survey.shows_mass_loss:
             return None
-        self._hold = _Hold(now, self.hold_secs, set(survey.lost))
+        self._hold, self._joined = _Hold(now, self.hold_secs, set(survey.lost)), None
         self._told = True
         self._dropped.clear()
         return survey.clusters()

@@ -291,9 +291,13 @@ class Replica:
 
     def _heed_others(self, health: Health) -> None:
         now = self._clock()
-        told = self._mass_loss.told(health.settling, now)
+        if not self._holds.quiet(now) and health.settling != REASON:
+            told = None  # the word may be lost, and is told again
+        else:
+            told = self._mass_loss.told(health.settling, now)
         if isinstance(told, Joined):
-            log.warning("another replica saw a mass loss: pools that end stay here too while it holds them")
+            log.warning("the list is not complete: another replica saw a mass loss, pools that end stay here too")
+            self._whole = self.incomplete()
         elif told is not None:
             self._ends.release(told)
         self._attend_settling()
@@ -324,8 +328,8 @@ class Replica:
             self._mass_loss.listed(self._clock())
             changes = [*self._early.items(), *changes]
             self._early.clear()
-        self._publish(changes)
         self._heed_others(listed.health)
+        self._publish(changes)
 
     def _publish(self, changes: Sequence[Change]) -> None:
         if not self._listed:

@@ -470,10 +470,29 @@ def test_a_replica_joins_the_hold_of_another_and_leaves_with_it() -> None:
     assert not rule.holding
     assert rule.keeps(key(0), 1000.0, 1003.0), "the age of what was there before this replica is not known"
     assert not rule.keeps(key(1), 1000.5, 1003.0), "a pool that is known to be young just expires"
-    assert not rule.needs_survey(OLD, 1003.0, EPOCH)
     rule.keep(key(0))
     assert rule.told(None, 1010.0) == Ended(9.0, [key(0)])
     assert not rule.keeps(key(0), 1000.0, 1010.0)
+
+
+def test_a_replica_that_joined_begins_its_own_hold_when_it_sees_the_loss_itself() -> None:
+    rule = MassLoss(lease_secs=LEASE, heartbeat_secs=HEARTBEAT, hold_secs=HOLD, local_cluster_id=None)
+    assert rule.told(REASON, 1000.0) == Joined()
+    assert rule.needs_survey(OLD, 1001.0, EPOCH)
+    survey(rule, FOUR, 1001.0)
+    assert rule.begins(FOUR, 1001.0) is not None
+    assert rule.told(None, 1002.0) is None, "its own hold does not end with that of the other"
+    assert rule.until() == 1001.0 + HOLD
+
+
+def test_what_is_kept_for_another_replica_counts_for_no_hold_of_this_one_when_it_is_old_enough() -> None:
+    rule = MassLoss(lease_secs=LEASE, heartbeat_secs=HEARTBEAT, hold_secs=HOLD, local_cluster_id=None)
+    rule.told(REASON, 1000.0)
+    for name in FOUR:
+        rule.keep(name)
+    survey(rule, FOUR, 1050.0)
+    assert rule.begins(FOUR, 1050.0) is None
+    assert rule.until() == 1000.0 + HOLD
 
 
 def test_what_was_kept_for_another_replica_begins_no_hold_here() -> None:

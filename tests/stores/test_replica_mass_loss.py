@@ -90,7 +90,7 @@ class Fleet:
 
     def start(self, hold: float = HOLD, local: str | None = None) -> Published:
         self.replicas.append(Published(View(self.server), self.loop, hold, local))
-        self.loop.pass_time(1.0)
+        self.loop.pass_time(0.3)
         return self.replicas[-1]
 
     def relays(self, keys: Iterable[PoolKey], to: Sequence[Published]) -> None:
@@ -156,14 +156,20 @@ def test_when_all_clusters_are_cut_nothing_leaves_for_the_time_of_the_hold_on_an
 ) -> None:
     caplog.set_level(logging.INFO)
     cut = fleet.cut_off(ALL)
-    fleet.watch(cut + LEASE + CHECK)
+
+    def whoever_holds_is_not_sure() -> None:
+        assert not any(each.complete for each in fleet.replicas if each.holds_begun)
+
+    fleet.watch(cut + LEASE + CHECK, whoever_holds_is_not_sure)
     assert all(fleet.holding())
     assert [each.holds_begun for each in fleet.replicas] == [1, 1]
     assert not any(each.complete for each in fleet.replicas)
     late = fleet.start()
     assert not late.complete, "a replica that starts in a hold knows of it"
+    assert late.replica._mass_loss.until() is not None, "and joins it with its first list"
     assert late.listed == {}
-    assert len(begins := [line for line in lines(caplog) if "the list is not complete" in line]) == 2
+    begins = [line for line in lines(caplog) if line.startswith("mass loss, the list is not complete")]
+    assert len(begins) == 2
     assert "7 of 7 pools of all 2 clusters" in begins[0]
     assert "(east 4 of 4, west 3 of 3)" in begins[0]
     assert "check the ingress in front of the service" in begins[0]
@@ -217,6 +223,47 @@ def test_one_dead_cluster_leaves_at_the_ends_of_its_leases(fleet: Fleet) -> None
     assert all(set(each.listed) == set(WEST) for each in fleet.replicas)
 
 
+@pytest.mark.parametrize("back", [False, True], ids=["gone", "back"])
+def test_two_clusters_that_end_one_after_the_other_within_a_lease_are_a_mass_loss_unless_the_first_is_back(
+    fleet: Fleet, back: bool
+) -> None:
+    cut = fleet.cut_off(EAST)
+    fleet.watch(cut + 4.6)  # when the last of the first cluster ends, nobody of the second is late yet
+    later = fleet.cut_off(WEST)
+    fleet.watch(cut + LEASE + 0.4)
+    assert all(set(each.listed) == set(WEST) for each in fleet.replicas), "the first cluster alone is none"
+    if back:
+        for key in EAST:
+            fleet.loop.run(fleet.replicas[0].replica.put(heartbeat(key)))
+    fleet.watch(later + LEASE + 0.6)
+    assert [each.holds_begun for each in fleet.replicas] == ([0, 0] if back else [1, 1])
+    assert all(set(each.listed) == set(EAST if back else WEST) for each in fleet.replicas)
+
+
+def test_a_word_of_a_hold_that_never_ends_holds_for_the_time_of_a_hold(loop: VirtualTimeLoop) -> None:
+    """Its writer may have died, or somebody wrote it by hand. The replica is too young to hold by itself."""
+    fleet = Fleet(loop)
+    other = fleet.start(hold=0)
+    fleet.relays(ALL, [other])
+    loop.pass_time(HEARTBEAT + 1)
+    young = fleet.start()
+    fleet.server.settle(REASON, 1000.0)
+    fleet.watch(loop.time() + CHECK)
+    joined = loop.time()
+    cut = fleet.cut_off(ALL)
+
+    def all_stay() -> None:
+        assert set(young.listed) == set(ALL)
+
+    fleet.watch(joined + HOLD - CHECK, all_stay)
+    assert loop.time() > cut + LEASE
+    assert other.listed == {}, "it is switched off there"
+    fleet.watch(joined + HOLD + 0.5)
+    assert young.listed == {}
+    fleet.watch(joined + 3 * HOLD)
+    assert young.holds_begun == 0
+
+
 def test_pools_younger_than_three_leases_just_expire(loop: VirtualTimeLoop) -> None:
     fleet = Fleet(loop)
     both = [fleet.start(), fleet.start()]
@@ -260,6 +307,7 @@ def test_a_pool_that_deregisters_in_a_hold_leaves_at_once_and_does_not_come_back
     fleet.loop.run(fleet.replicas[0].replica.delete(EAST[0], None))
     assert EAST[0] not in fleet.replicas[0].listed
     fleet.watch(fleet.loop.time() + 0.2)
+    assert all("6 ended pools are kept" in (each.replica.incomplete() or "") for each in fleet.replicas)
 
     def stays_away() -> None:
         assert all(EAST[0] not in each.listed and len(each.listed) == 6 for each in fleet.replicas)
@@ -375,6 +423,24 @@ def test_a_replica_too_young_to_judge_holds_with_the_others_once_it_hears_of_it(
     assert all(each.listed == {} and each.complete for each in fleet.replicas)
 
 
+def test_a_loss_of_data_does_not_end_the_hold_of_those_that_joined_it(fleet: Fleet) -> None:
+    """The word was lost with the data; whoever began the hold tells it again."""
+    young = fleet.start()
+    fleet.watch(fleet.loop.time() + LEASE)
+    cut = fleet.cut_off(ALL)
+    fleet.watch(cut + LEASE + 1)
+    stayed = set(young.listed)
+    assert stayed
+    fleet.server.lose_everything()
+
+    def all_stay() -> None:
+        assert set(young.listed) == stayed
+
+    fleet.watch(cut + LEASE - HEARTBEAT + HOLD - 0.1, all_stay)
+    fleet.watch(cut + LEASE + HOLD + 2 * CHECK + 1)
+    assert young.listed == {}
+
+
 def test_while_all_leases_are_asked_for_a_pool_may_register_and_one_may_leave(fleet: Fleet) -> None:
     """The answer says that they are gone; what was heard after the question is newer."""
     cut = fleet.cut_off(ALL)
@@ -424,16 +490,19 @@ def test_a_pool_that_registers_while_all_leases_are_asked_for_is_not_dropped(fle
     assert one.left == []
 
 
-def test_a_pool_that_registers_while_all_leases_are_asked_for_is_not_lost(fleet: Fleet) -> None:
-    """Three of four and two of three would be a mass loss; two of three are not, when one of them is back."""
-    one = fleet.replicas[0]
-    cut = fleet.cut_off(EAST[:3] + WEST[:2])
+def test_a_pool_that_registers_while_all_leases_are_asked_for_is_not_lost(loop: VirtualTimeLoop) -> None:
+    """Three of four and two of three would be a mass loss; one of three is none, when the other is back."""
+    fleet = Fleet(loop)
+    one = fleet.start()
+    fleet.relays(ALL, [one])
+    loop.pass_time(OLD)
+    fleet.cut_off(EAST[:3] + WEST[:2])
     asked = slow_surveys(fleet, lambda: one.replica.put(heartbeat(WEST[0])))
     while not asked:
-        fleet.watch(fleet.loop.time() + 0.05)
+        fleet.watch(loop.time() + 0.05)
     fleet.watch(asked[0] + 0.5)
-    assert fleet.loop.time() < cut + LEASE + 1
     assert one.holds_begun == 0
+    assert WEST[0] in one.listed
 
 
 def test_a_survey_from_another_life_of_the_store_is_void(fleet: Fleet) -> None:
