@@ -127,18 +127,19 @@ class RedisCluster:
     def start(self) -> "RedisCluster":
         """Start all nodes, join them, and wait until each says that the cluster is whole."""
         masters = [self._make() for _ in range(self._masters)]
-        for node in masters:
+        replicas = [self._make() for _ in range(self._replicas)]
+        for node in self.nodes:
             node.start()
         self.slot = int(masters[0].cli("CLUSTER", "KEYSLOT", f"{{{self.prefix}}}:"))
         for number, node in enumerate(masters):
             first, last = (SLOTS * n // len(masters) for n in (number, number + 1))
             node.cli("CLUSTER", "ADDSLOTSRANGE", first, last - 1)
             node.cli("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-        for node in masters[1:]:
+        for node in self.nodes[1:]:
             self._meet(node)
         self.await_ok()
-        for _ in range(self._replicas):
-            self.add_replica(self.owner())
+        for node in replicas:
+            self._replicate(node, self.owner())
         return self
 
     def _meet(self, node: ClusterNode) -> None:
@@ -199,11 +200,14 @@ class RedisCluster:
     def add_replica(self, master: ClusterNode) -> ClusterNode:
         """A new replica of that master, in sync and known to all."""
         node = self.add_node()
+        self._replicate(node, master)
+        return node
+
+    def _replicate(self, node: ClusterNode, master: ClusterNode) -> None:
         node.cli("CLUSTER", "REPLICATE", master.id)
         await_sign(lambda: node.role() == "slave" and node.in_sync(), 20, "the replica is in sync", every=0.05)
         name, of = node.id, master.id
         await_sign(lambda: all(_master_of(each, name) == of for each in self._running()), 20, "all know the replica")
-        return node
 
     def begin_move(self, target: ClusterNode) -> ClusterNode:
         """Open the slot for moving; no key has moved yet. Gives the owner."""
