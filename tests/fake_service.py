@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, unquote
 
+from tests.listening import stop_listening
 from tests.live.signs import free_port
 
 REASONS = {200: "OK", 204: "No Content"}
@@ -136,8 +137,8 @@ class FakeService:
     async def stop(self) -> None:
         """Vanish as a killed process does."""
         if self._server is not None:
-            self._server.close()
-            self._server = None
+            server, self._server = self._server, None
+            await stop_listening(server)
         for writer in list(self._writers):
             writer.transport.abort()
         for task in list(self._tasks):

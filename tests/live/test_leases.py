@@ -21,6 +21,8 @@ from tests.live.traffic import Traffic
 pytestmark = [pytest.mark.live, pytest.mark.timeout(60)]
 
 LEASE = 3.0
+# For replicas behind a proxy that delays what comes: how late an answer is on top of that is the machine's to say.
+PATIENT = ("--store-timeout-ms", "3000")
 
 
 def test_f06_equal_content_has_equal_bytes_and_tags_whatever_the_order_and_the_age_of_the_replica(
@@ -98,8 +100,8 @@ def test_f09_a_replica_that_loads_for_longer_than_a_lease_drops_nobody(
     pollers = [Poller(traffic, [replica], every=0.2) for replica in (a, b)]
     proxy = TcpProxy(redis_server.port)
     try:
-        proxy.delay_answers(0.25)  # a quarter of what c waits for an answer: the rest is for the machine
-        c = make_replica("c", redis_url=proxy.url, lease=LEASE).launch()
+        proxy.delay_answers(0.25)
+        c = make_replica("c", redis_url=proxy.url, lease=LEASE, flags=PATIENT).launch()
         begun = time.monotonic()
         await_sign(lambda: c.says("/healthz", 200), 10, "c is alive")
         while not c.says("/pools", 200):
@@ -170,7 +172,7 @@ def test_f10_what_happens_while_a_replica_loads_is_what_it_shows_when_it_is_read
     await_sign(lambda: a.lists(changing.name, removed.name, "c1/n1/ending"), 5, "the pools of a")
     try:
         proxy.delay_answers(0.4, to=delayed)
-        c = make_replica("c", redis_url=proxy.url, lease=LEASE).launch()
+        c = make_replica("c", redis_url=proxy.url, lease=LEASE, flags=PATIENT).launch()
         await_sign(lambda: proxy.connections, 10, "c connects")
         new = Relay(traffic, [a], "c1/n1/new", interval=0.5)
         changing.change(model="after")

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Iterable
 from typing import Any, Self
 
+from tests.listening import some_turns, stop_listening
 from tests.mcs.api_http import (
     END_OF_CHUNKS,
     WATCH_HEAD,
@@ -172,17 +173,17 @@ class ApiServer:
     async def start(self, port: int = 0) -> Self:
         """Listen; on the port of before when started again."""
         self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", port or self._port, ssl=self._tls, limit=2**20
+            self._accepted, "127.0.0.1", port or self._port, ssl=self._tls, limit=2**20
         )
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def refuse(self) -> None:
         """Listen no more; open connections stay as they are."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        await asyncio.sleep(0)
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        await stop_listening(server)
 
     async def close(self) -> None:
         """Stop at once, and cut every connection."""
@@ -190,6 +191,7 @@ class ApiServer:
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        await some_turns()  # sockets are closed a turn after their connections
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -277,19 +279,20 @@ class ApiServer:
 
     # ---- one connection
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A task that is cancelled before it begins runs nothing of its own: its connection has to end all the same."""
+        task = asyncio.create_task(self._serve(reader, writer))
         self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = Client(reader, writer)
         try:
             while (request := await read_request(reader)) is not None and await self._answer(request, client):
                 await writer.drain()
         except (ConnectionError, ssl.SSLError, asyncio.CancelledError):
             pass
-        finally:
-            self._connections.discard(task)
-            writer.transport.abort()
 
     async def _answer(self, request: Request, client: Client) -> bool:
         """Answer one request; False where the connection is over with it."""
