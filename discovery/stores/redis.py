@@ -60,6 +60,7 @@ class RedisStore:
         self._feed: Inbox | None = None
         self._has_subscribed = False
         self._refused: str | None = None
+        self._untold_loss: str | None = None
         self._reported: set[str] = set()
         counters.watch_silence(self._server.silent_secs)
 
@@ -104,7 +105,7 @@ class RedisStore:
         feed = self._feed = await self._open_feed()
         self._server.follow(feed)
         try:
-            health, loss = await self._check()
+            health, _ = await self._check()
             self._check_node(feed)
             connection = self._server.reads.generation
             items = await self._reader.items()
@@ -114,6 +115,7 @@ class RedisStore:
         except BaseException:
             self._drop_feed()
             raise
+        loss, self._untold_loss = self._untold_loss, None
         return Listed(health, items, loss)
 
     async def _open_feed(self) -> Inbox:
@@ -180,6 +182,7 @@ class RedisStore:
         if loss is None and known not in (None, seen.health.epoch):
             loss = "Redis has a new epoch: it was emptied, or another replica saw a loss"
         self._life.adopt(seen.health.epoch, seen.health.revision, seen.signs, loss, self._clock())
+        self._untold_loss = loss or self._untold_loss
         return seen.health, loss
 
     def _sign_of_loss(self, known: str | None, seen: State, highest: int) -> str | None:

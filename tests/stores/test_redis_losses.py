@@ -118,6 +118,8 @@ async def test_a_loss_ends_the_watch_and_an_answer_about_leases_asks_for_the_che
         assert (await store.remaining([KEY])).epoch is None
         await watch.until(lambda: watch.error is not None, within=0.4)
         assert getattr(watch.error, "cause", None) == "loss"
+    assert (await store.list_all()).loss == str(watch.error), "the next list says why it was made"
+    assert (await store.list_all()).loss is None
 
 
 async def test_replicas_that_see_a_loss_at_the_same_time_share_one_new_epoch(
@@ -331,6 +333,25 @@ async def test_f22_a_store_that_never_could_subscribe_says_what_to_grant(
             await store.list_all()
     redis_server.cli("ACL", "SETUSER", "u", "&{discovery}:*")
     await store.list_all()
+
+
+async def test_a_list_that_was_read_over_two_connections_is_none(
+    redis_server: RedisServer, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    await store.list_all()
+    read_items = store._reader.items
+
+    async def items() -> Any:
+        found = await read_items()
+        redis_server.client_kill("normal")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store._reader, "items", items)
+        with pytest.raises(Gone, match="made anew while Redis was read"):
+            await store.list_all()
+    assert (await store.list_all()).loss is None
 
 
 async def test_ten_thousand_leases_are_asked_about_within_one_deadline(
