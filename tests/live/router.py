@@ -140,12 +140,13 @@ class Subscriber:
         query: str = "",
         path: str = "/pools/events",
         comes_back: bool = True,
-        last_id: str | None = None,
+        after: "Subscriber | None" = None,
         patience: float = 0.1,
     ) -> None:
-        self.state: dict[str, Any] = {}
-        self.complete: bool | None = None
-        self.last_id = last_id
+        # Goes on from what another one holds; it has to be there before the first event comes.
+        self.state: dict[str, Any] = dict(after.state) if after else {}
+        self.complete: bool | None = after.complete if after else None
+        self.last_id: str | None = after.last_id if after else None
         self.events: list[Event] = []
         self.visits: list[Visit] = []
         self.retries: list[int] = []

@@ -202,16 +202,17 @@ def test_f10_what_happens_while_a_replica_loads_is_what_it_shows_when_it_is_read
 def test_f11_pools_whose_heartbeats_alternate_never_flap(
     redis_server: RedisServer, start_pair: StartPair, traffic: Traffic
 ) -> None:
-    a, b = start_pair(redis_server, lease=LEASE)
+    lease = 4.0
+    a, b = start_pair(redis_server, lease=lease)
     # With every third beat dropped the longest silence is two intervals, two thirds of the lease.
-    steady = Relay(traffic, [a, b], "c1/n1/steady", interval=LEASE / 3)
-    skipping = Relay(traffic, [a, b], "c1/n1/skipping", interval=LEASE / 3, skip_every=3)
+    steady = Relay(traffic, [a, b], "c1/n1/steady", interval=lease / 3)
+    skipping = Relay(traffic, [a, b], "c1/n1/skipping", interval=lease / 3, skip_every=3)
     relays = [steady, skipping]
     for replica in (a, b):
         await_sign(lambda replica=replica: replica.lists(*(relay.name for relay in relays)), 5, f"on {replica.name}")
     pollers = [Poller(traffic, [replica], every=0.05) for replica in (a, b)]
     begun = time.monotonic()
-    await_sign(lambda: time.monotonic() > begun + 4 * LEASE, 4 * LEASE + 1, "four leases", every=0.1)
+    await_sign(lambda: time.monotonic() > begun + 3 * lease, 3 * lease + 1, "three leases", every=0.1)
     for poller in pollers:
         polls = poller.stop()
         assert len(polls) > 100

@@ -181,8 +181,7 @@ def test_f31_an_id_of_another_replica_or_an_earlier_life_is_continued_or_replace
     await_sign(lambda: first.connected and first.state, 2, "the first stream")
     first.stop()
 
-    current = Subscriber(traffic, [a], last_id=first.last_id, comes_back=False)
-    current.state, current.complete = dict(first.state), first.complete
+    current = Subscriber(traffic, [a], after=first, comes_back=False)
     hold_for(0.5, lambda: current.events == [], "an id that is current needs no snapshot")
     a.register("c1/n1/p2")
     await_sign(lambda: current.agrees_with(a.pools().json) and current.events, 2, "and goes on with what comes")
@@ -193,11 +192,8 @@ def test_f31_an_id_of_another_replica_or_an_earlier_life_is_continued_or_replace
     b.register("c1/n1/p3")
     assert b.delete("c1/n1/p1").status == 204
     a.start()
-    for last_id in (first.last_id, current.last_id):
-        late = Subscriber(traffic, [a], last_id=last_id, comes_back=False)
-        late.state, late.complete = dict(first.state), first.complete
-        if last_id == current.last_id:
-            late.state = dict(current.state)
+    for before in (first, current):
+        late = Subscriber(traffic, [a], after=before, comes_back=False)
         await_sign(lambda late=late: late.agrees_with(a.pools().json), 2, "it ends with what GET says")
         assert late.faults == []
         late.stop()

@@ -173,6 +173,7 @@ def test_a_pool_that_says_goodbye_leaves_every_list_at_once(
 ) -> None:
     a, b = start_pair(redis_server, lease=LEASE)
     stream = Subscriber(traffic, [b])
+    await_sign(lambda: stream.connected, 5, "the stream of b")
     relay = Relay(traffic, [a, b], "c1/n1/p1")
     await_all_listed((a, b), [relay.name])
     await_sign(lambda: stream.told_of(relay.name), 2, "a put")
