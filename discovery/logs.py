@@ -54,7 +54,7 @@ def one_line(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-01-31T12:00:00.123Z INFO discovery.stores.redis: The store answers again. outage_secs=3``."""
+    """``2026-01-31T12:00:00.123Z INFO discovery.stores.redis.store: The store answers again. outage_secs=3``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line; what was passed as ``extra`` follows as name=value, a traceback follows escaped."""

@@ -104,7 +104,7 @@ def test_the_readme_has_every_field_of_a_registration_in_order() -> None:
 
 
 def test_the_readme_names_the_keys_of_redis() -> None:
-    from discovery.stores.redis import Names
+    from discovery.stores.redis.names import Names
 
     written = Names("discovery", 0)
     named = names(section(read("README.md"), "Running it on Redis").split("**A user")[0].split("\n\n", 3)[3])

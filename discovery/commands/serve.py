@@ -235,8 +235,8 @@ class _Process:
 def _open_store(settings: ServeSettings, counters: Counters) -> Store:
     if settings.registration_storage == "memory":
         return MemoryStore(settings.lease_duration_secs)
-    from discovery.stores.redis import RedisStore  # an optional store is imported when it is chosen
-    from discovery.stores.redis_address import Access
+    from discovery.stores.redis.address import Access
+    from discovery.stores.redis.store import RedisStore  # an optional store is imported when it is chosen
 
     access = Access(
         url=settings.redis_url or "",

@@ -13,8 +13,8 @@ from discovery.metrics import Counters
 from discovery.model import PoolKey
 from discovery.stores import Deleted, Event, Health, Listed, Put, Store
 from discovery.stores.memory import MemoryStore
-from discovery.stores.redis import RedisStore
-from discovery.stores.redis_address import Access
+from discovery.stores.redis.address import Access
+from discovery.stores.redis.store import RedisStore
 from tests.live.redis_server import RedisServer
 
 LEASE = 5.0

@@ -9,7 +9,7 @@ import asyncio
 
 from discovery.addresses import RedisUrl
 from discovery.errors import Unavailable
-from discovery.stores.redis_node import Connected, Dialer, Place
+from discovery.stores.redis.node import Connected, Dialer, Place
 
 ASK_SECS = 0.5
 

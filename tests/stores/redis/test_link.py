@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from discovery.errors import Unavailable
-from discovery.stores import redis_node
-from discovery.stores.redis_address import Access, open_address
-from discovery.stores.redis_link import Line, Refused, pack
-from discovery.stores.redis_node import Place, SocketAddress
+from discovery.stores.redis import node
+from discovery.stores.redis.address import Access, open_address
+from discovery.stores.redis.link import Line, Refused, pack
+from discovery.stores.redis.node import Place, SocketAddress
 from tests.live.redis_server import RedisServer
 from tests.live.signs import free_port
 from tests.live.tcp_proxy import TcpProxy
@@ -157,7 +157,7 @@ async def test_an_attempt_to_connect_is_shared_and_another_is_made_after_a_pause
         attempts.append(time.monotonic())
         return [(socket.AF_INET, ("127.0.0.1", port))]
 
-    monkeypatch.setattr(redis_node, "_look_up", look_up)
+    monkeypatch.setattr(node, "_look_up", look_up)
     line = open_line("redis://redis.example:6379")
     begun = time.monotonic()
     while time.monotonic() < begun + 1.5:
@@ -190,7 +190,7 @@ async def test_a_name_is_resolved_for_each_connection_and_all_its_addresses_are_
         assert place.host == "redis.example"
         return [(socket.AF_INET, address) for address in answers[0]]
 
-    monkeypatch.setattr(redis_node, "_look_up", look_up)
+    monkeypatch.setattr(node, "_look_up", look_up)
     line = open_line("redis://redis.example:6379")
     try:
         for addresses in (
@@ -221,7 +221,7 @@ async def test_a_lookup_that_hangs_runs_once_and_costs_no_more_than_the_deadline
         await asyncio.sleep(60)
         return []
 
-    monkeypatch.setattr(redis_node, "_look_up", look_up)
+    monkeypatch.setattr(node, "_look_up", look_up)
     line = open_line("redis://redis.example:6379", 0.2)
     for _ in range(3):
         begun = time.monotonic()

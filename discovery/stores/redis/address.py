@@ -4,9 +4,9 @@ import msgspec
 
 from discovery.addresses import RedisUrl, parse_redis_url
 from discovery.errors import Unavailable
-from discovery.stores.redis_cluster import ClusterAddress
-from discovery.stores.redis_node import Connected, Dialer, Login, Place, Tls
-from discovery.stores.redis_sentinel import SentinelAddress
+from discovery.stores.redis.cluster import ClusterAddress
+from discovery.stores.redis.node import Connected, Dialer, Login, Place, Tls
+from discovery.stores.redis.sentinel import SentinelAddress
 
 CLIENT_NAME = "discovery"
 

@@ -11,7 +11,7 @@ from discovery.errors import Gone
 from discovery.metrics import Counters
 from discovery.registrations import key_from_path
 from discovery.stores import Deleted, Put
-from discovery.stores.redis_subscription import Inbox
+from discovery.stores.redis.subscription import Inbox
 
 
 class _Announcement(msgspec.Struct):

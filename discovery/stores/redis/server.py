@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from discovery.errors import Unavailable
-from discovery.stores.redis_link import Address, Line, Refused
-from discovery.stores.redis_signs import Signs
+from discovery.stores.redis.link import Address, Line, Refused
+from discovery.stores.redis.signs import Signs
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import hiredis
 import pytest
 
 from discovery.errors import Unavailable
-from discovery.stores.redis_address import Access, open_address
-from discovery.stores.redis_link import Line, pack
-from discovery.stores.redis_node import Login
+from discovery.stores.redis.address import Access, open_address
+from discovery.stores.redis.link import Line, pack
+from discovery.stores.redis.node import Login
 from tests.live.redis_server import RedisServer
 from tests.live.signs import await_sign, free_port
 

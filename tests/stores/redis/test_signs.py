@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery.stores.redis_signs import Life, Offset, Signs, clock_stepped, moved_on, read
+from discovery.stores.redis.signs import Life, Offset, Signs, clock_stepped, moved_on, read
 
 LEASE = 15.0
 INFO = (

@@ -9,7 +9,7 @@ as doubles, so they are written with ``%.0f``.
 import hashlib
 from collections.abc import Sequence
 
-from discovery.stores.redis_link import pack
+from discovery.stores.redis.link import pack
 
 # A loss is settled under its own reason and shortens nothing that settles for longer: whoever ends a hold of theirs
 # removes the key only while it names that hold.

@@ -11,9 +11,9 @@ import pytest
 from discovery.errors import Gone, Unavailable
 from discovery.metrics import Counters
 from discovery.model import PoolKey
-from discovery.stores.redis import RedisStore
-from discovery.stores.redis_address import Access, open_address
-from discovery.stores.redis_link import Line, pack
+from discovery.stores.redis.address import Access, open_address
+from discovery.stores.redis.link import Line, pack
+from discovery.stores.redis.store import RedisStore
 from tests.live.redis_cluster import RedisCluster
 from tests.live.redis_server import KINDS
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from discovery.errors import Gone, Unavailable
-from discovery.stores.redis_link import Address, Link, Refused, pack
+from discovery.stores.redis.link import Address, Link, Refused, pack
 
 SILENCE_SECS = 2.0
 

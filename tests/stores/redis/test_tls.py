@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from discovery.errors import Unavailable
-from discovery.stores.redis_address import Access, open_address
-from discovery.stores.redis_link import Line, pack
+from discovery.stores.redis.address import Access, open_address
+from discovery.stores.redis.link import Line, pack
 from tests.live.redis_cluster import RedisCluster
 from tests.live.redis_server import RedisServer
 from tests.live.sentinel_group import SentinelGroup

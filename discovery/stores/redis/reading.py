@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from discovery.model import PoolKey
 from discovery.registrations import key_from_path, key_path
 from discovery.stores import Health, Stored
-from discovery.stores.redis_link import first_refusal, pack
-from discovery.stores.redis_names import Names, bulk, revision_of, text
-from discovery.stores.redis_server import Server
-from discovery.stores.redis_signs import Signs
-from discovery.stores.redis_signs import read as read_signs
+from discovery.stores.redis.link import first_refusal, pack
+from discovery.stores.redis.names import Names, bulk, revision_of, text
+from discovery.stores.redis.server import Server
+from discovery.stores.redis.signs import Signs
+from discovery.stores.redis.signs import read as read_signs
 
 SCAN_COUNT = 1000
 _SIGNS = pack("INFO", "server") + pack("INFO", "replication") + pack("INFO", "stats")  # one section each, for 6.2

@@ -10,7 +10,7 @@ from typing import Any
 
 from discovery.addresses import RedisUrl
 from discovery.errors import Unavailable
-from discovery.stores.redis_node import Connected, Dialer, Place, slot_of
+from discovery.stores.redis.node import Connected, Dialer, Place, slot_of
 
 ASK_SECS = 0.5
 

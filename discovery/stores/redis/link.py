@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import hiredis
 
 from discovery.errors import Unavailable
-from discovery.stores.redis_node import Connected, Place
+from discovery.stores.redis.node import Connected, Place
 
 PAUSE_SECS = 1.0
 BACKOFF_FIRST_SECS = 0.05

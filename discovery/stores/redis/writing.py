@@ -15,10 +15,10 @@ from discovery.metrics import Counters
 from discovery.model import PoolKey
 from discovery.registrations import key_path
 from discovery.stores import Deleted, Outcome
-from discovery.stores.redis_link import Refused
-from discovery.stores.redis_names import Names, bulk, revision_of
-from discovery.stores.redis_scripts import DELETE, END_SETTLING, ESTABLISH, PUT, REPLACE_EPOCH, SETTLE, Script
-from discovery.stores.redis_server import Server
+from discovery.stores.redis.link import Refused
+from discovery.stores.redis.names import Names, bulk, revision_of
+from discovery.stores.redis.scripts import DELETE, END_SETTLING, ESTABLISH, PUT, REPLACE_EPOCH, SETTLE, Script
+from discovery.stores.redis.server import Server
 
 log = logging.getLogger(__name__)
 

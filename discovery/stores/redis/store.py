@@ -16,14 +16,14 @@ from discovery.errors import Gone, Unavailable
 from discovery.metrics import Counters
 from discovery.model import PoolKey
 from discovery.stores import Deleted, Event, Health, Listed, Outcome, Put, Remaining
-from discovery.stores.redis_address import Access, open_address
-from discovery.stores.redis_announcements import Announcements
-from discovery.stores.redis_names import Names
-from discovery.stores.redis_reading import Reader, State
-from discovery.stores.redis_server import Server
-from discovery.stores.redis_signs import Life
-from discovery.stores.redis_subscription import Inbox, NoChannel, Subscription
-from discovery.stores.redis_writing import Writer
+from discovery.stores.redis.address import Access, open_address
+from discovery.stores.redis.announcements import Announcements
+from discovery.stores.redis.names import Names
+from discovery.stores.redis.reading import Reader, State
+from discovery.stores.redis.server import Server
+from discovery.stores.redis.signs import Life
+from discovery.stores.redis.subscription import Inbox, NoChannel, Subscription
+from discovery.stores.redis.writing import Writer
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from discovery.errors import Gone, Unavailable
 from discovery.metrics import Counters
 from discovery.model import PoolKey
 from discovery.stores import Health, Listed
-from discovery.stores.redis import RedisStore
+from discovery.stores.redis.store import RedisStore
 from tests.live.faults.surroundings import PlacedServer, Surroundings
 from tests.live.redis_server import RedisServer
 from tests.live.signs import await_sign
