@@ -2,7 +2,7 @@
 
     DiscoveryError
     ├── Rejected        the caller is wrong, and sending the same again stays wrong (4xx)
-    ├── Unavailable     not now: try again after ``retry_after_secs`` (503)
+    ├── Unavailable     not now: try again a little later (503)
     ├── Gone            a feed's position can no longer be continued: list again
     └── Misconfigured   flags, variables or files are wrong: one line, exit 2
 
@@ -51,7 +51,7 @@ class Unavailable(DiscoveryError):
     """Something behind us does not answer or refuses for now; ``str(error)`` says what, without any secret.
 
     ``extent`` is how much is out of order: the whole ``source``; its ``writes``, while it can be read; or only the
-    one ``item`` that was asked for.
+    one ``item`` that was asked for. Who asked comes back after 1 to 1 + ``retry_after_secs`` seconds.
     """
 
     def __init__(

@@ -198,6 +198,15 @@ class TestSetup:
         assert clone.run("scripts/setup")[0] == 0
         assert clone.logged() == ["venv", *clone.installed]
 
+    def test_an_environment_of_another_copy_is_left_alone(self, clone: Clone, tmp_path: Path) -> None:
+        others = tmp_path / "others"
+        (others / "bin").mkdir(parents=True)
+        (others / "mine").touch()
+        (clone.root / ".venv").symlink_to(others)
+        assert clone.run("scripts/setup")[0] == 0
+        assert (others / "mine").exists()
+        assert not (clone.root / ".venv").is_symlink()
+
     def test_runs_at_once_install_once(self, clone: Clone) -> None:
         started = [clone.start("scripts/setup") for _ in range(4)]
         for process in started:

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 CONFIRMED_FOR_SECS = 2.0
 REFUSED_FOR_SECS = 2.0
+SHORT_LEASE_SECS = 8.0
+"""Under a lease below it a relay that is refused once has no second to lose: all come back after one, unspread."""
 BACKOFF_SECS = (0.05, 0.5)
 """With the store's own pause between attempts and a check it stays below the two seconds that a recovery may take."""
 
@@ -59,6 +61,7 @@ class Replica:
         self._store = store
         self._lease_secs = lease_secs
         self._long_outage_secs = least_left_secs(lease_secs, heartbeat_secs)
+        self._retry_after_secs = 1 if lease_secs >= SHORT_LEASE_SECS else 0
         self._max_pools = max_pools
         self._counters = counters
         self._on_change = on_change
@@ -178,7 +181,9 @@ class Replica:
     def _check_epoch(self, epoch: str) -> None:
         """A write that went to a store of the past is nothing that others will ever see."""
         if self._epochs.is_past(epoch):
-            raise Unavailable("not confirmed: the store was replaced meanwhile")
+            raise Unavailable(
+                "not confirmed: the store was replaced meanwhile", retry_after_secs=self._retry_after_secs
+            )
 
     # ---- what runs all the time
 
@@ -225,6 +230,7 @@ class Replica:
 
     def _write_failed(self, error: Unavailable, asked_at: float) -> None:
         """Where the store was read while a write waited in vain, only writes fail: a read is no end of that."""
+        error.retry_after_secs = self._retry_after_secs
         if error.extent == "source" and self._confirmed_at > asked_at:
             error = Unavailable(error.detail, retry_after_secs=error.retry_after_secs, extent="writes")
         self._failed(error)
