@@ -128,7 +128,7 @@ ASKS: dict[str, list[Ask]] = {
     f"DELETE {ONE}": [
         Ask(204, "roomy", "/pools/c1/n1/absent"),
         Ask(204, "roomy", "/pools/c1/n1/p1?instance_id=other"),
-        Ask(400, "roomy", "/pools/c1/n1/absent?instance_id="),
+        Ask(204, "roomy", "/pools/c1/n1/p1?instance_id="),
         Ask(400, "roomy", "/pools/c1/n1/absent?instance_id=a&instance_id=b"),
         Ask(404, "roomy", "/pools/c1/n1/%2e%2e"),
         Ask(503, "cut_off", "/pools/c1/n1/p1"),

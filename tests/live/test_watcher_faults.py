@@ -111,6 +111,7 @@ def test_f36_watches_that_end_cleanly_all_the_time_change_nothing_and_repeat_not
     assert cluster.count("list") == lists, "resumed without a list"
     assert {poll.complete for poll in polls} == {True}
     assert len({poll.etag for poll in polls}) == 2
+    await_sign(lambda: len(subscriber.events) > 1, 2, "the stream hears of it")
     assert [event.name for event in subscriber.events] == ["snapshot", "put"]
 
 
@@ -159,6 +160,7 @@ def test_f33_a_rotated_token_is_read_again_without_a_gap_in_the_list(
     cluster.relays("c1/n1/p1", "10.1.0.1", "10.1.0.2")
     await_sign(lambda: len(replica.pools().pools["c1/n1/p1"]["relays"]) == 2, 2, "still watched")
     assert any(request["status"] == 401 for request in cluster.call("requests_since", number=seen))
+    await_sign(lambda: len(subscriber.events) > 1, 2, "the stream hears of it")
     assert [event.name for event in subscriber.events] == ["snapshot", "put"]
     assert "token-" not in replica.log
 
