@@ -161,7 +161,7 @@ class Clone:
     @property
     def installed(self) -> list[str]:
         """What a set-up that installs asks for."""
-        return [f"pip install --quiet --constraint {self.root}/constraints.txt --editable {self.root}[server,test]"]
+        return [f"pip install --quiet --constraint {self.root}/constraints.txt --editable {self.root}[server,dynamodb,test]"]
 
 
 @pytest.fixture
