@@ -161,7 +161,8 @@ class Clone:
     @property
     def installed(self) -> list[str]:
         """What a set-up that installs asks for."""
-        return [f"pip install --quiet --constraint {self.root}/constraints.txt --editable {self.root}[server,dynamodb,test]"]
+        constrained = f"pip install --quiet --constraint {self.root}/constraints.txt"
+        return [f"{constrained} --editable {self.root}[server,dynamodb,test]"]
 
 
 @pytest.fixture
