@@ -19,7 +19,7 @@
 
 {{/* The full name with a suffix, within `limit` characters (63 if left out): (dict "context" $ "suffix" "redis" "limit" 52). */}}
 {{- define "discovery.nameWith" -}}
-{{- $room := sub (int (.limit | default 63)) (len .suffix) 1 | int -}}
+{{- $room := sub (.limit | default 63 | int) (len .suffix | add1) | int -}}
 {{- printf "%s-%s" (include "discovery.fullname" .context | trunc $room | trimSuffix "-") .suffix -}}
 {{- end -}}
 
