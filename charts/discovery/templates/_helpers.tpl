@@ -136,7 +136,7 @@ imagePullSecrets:
 {{/* URL of Redis, without a password. */}}
 {{- define "discovery.redis.url" -}}
 {{- if include "discovery.redis.embedded" . -}}
-redis://{{ include "discovery.redis.name" . }}:6379/0
+redis://discovery@{{ include "discovery.redis.name" . }}:6379/0
 {{- else if eq .Values.registrationStorage "redis" -}}
 {{- .Values.redis.url -}}
 {{- end -}}
