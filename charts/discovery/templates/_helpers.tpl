@@ -52,7 +52,7 @@ annotations:
 {{- $registry := (.context.Values.global | default dict).imageRegistry | default .image.registry -}}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{- .image.repository -}}
-{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .tag | toString }}{{ end -}}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ include "discovery.number" (.image.tag | default .tag) }}{{ end -}}
 {{- end -}}
 
 {{- define "discovery.image" -}}

@@ -69,7 +69,7 @@ redis.embedded.enabled and redis.url: give one of them
 {{- end }}
 {{- if or (regexMatch "^[a-z+]+://[^/?]*:[^/?]*@" $url) (regexMatch "[?&]password=" $url) }}
 redis.url has a password, which everyone could read in the ConfigMap: put it in a Secret (kubectl create secret generic NAME --from-literal=password=…) and set redis.existingSecret=NAME; a user may stay in the URL, as in redis://user@host:6379/0
-{{- else if not (regexMatch "^(rediss?(\\+sentinel|\\+cluster)?://[^\\s/?#]+|unix:///)[^\\s#]*$" $url) }}
+{{- else if not (include "discovery.isRedisUrl" $url) }}
 redis.url must be like redis://host:6379/0, redis+sentinel://host:26379,host:26379/service/0, redis+cluster://host:6379,host:6379 (rediss… for TLS), or unix:///path
 {{- end }}
 {{- $files := include "discovery.given" (dict "redis.caKey" $redis.caKey "redis.certKey" $redis.certKey "redis.keyKey" $redis.keyKey) }}
@@ -96,6 +96,19 @@ redis.sentinel.user needs redis.sentinel.existingSecret, the Secret with its pas
 redis.sentinel.existingSecret needs redis.sentinel.passwordKey
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* "true" where it is one server, Sentinels with a service, a Cluster, or a socket. Takes the URL. */}}
+{{- define "discovery.isRedisUrl" -}}
+{{- $user := "([^@/?#\\s]+@)?" -}}
+{{- $end := "(\\?[^#\\s]+)?$" -}}
+{{- $server := printf "^rediss?://%s[^@,/?#\\s]+(/[0-9]*)?%s" $user $end -}}
+{{- $sentinel := printf "^rediss?\\+sentinel://%s[^@/?#\\s]+/[^@/?#\\s]+(/[0-9]*)?%s" $user $end -}}
+{{- $cluster := printf "^rediss?\\+cluster://%s[^@/?#\\s]+(/0?)?%s" $user $end -}}
+{{- $socket := printf "^unix:///[^?#\\s]+%s" $end -}}
+{{- range list $server $sentinel $cluster $socket -}}
+{{- if regexMatch . $ }}true{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "discovery.rules.modes" -}}
