@@ -19,8 +19,13 @@
 
 {{/* The full name with a suffix, within `limit` characters (63 if left out): (dict "context" $ "suffix" "redis" "limit" 52). */}}
 {{- define "discovery.nameWith" -}}
+{{- $name := include "discovery.fullname" .context -}}
 {{- $room := sub (.limit | default 63 | int) (len .suffix | add1) | int -}}
-{{- printf "%s-%s" (include "discovery.fullname" .context | trunc $room | trimSuffix "-") .suffix -}}
+{{- if gt (len $name) $room -}}
+{{- /* What is cut off is told apart by a hash, or two releases would share an object. */ -}}
+{{- $name = printf "%s-%s" ($name | trunc (sub $room 9 | int) | trimSuffix "-") (sha256sum $name | trunc 8) -}}
+{{- end -}}
+{{- printf "%s-%s" $name .suffix -}}
 {{- end -}}
 
 {{/* Labels that select; they never change, so nothing of the user's is among them. (dict "context" $ "component" "server"). */}}
