@@ -305,7 +305,7 @@ async def _kept_running(what: str, work: Callable[[], Coroutine[Any, Any, None]]
 def _make_collections_rare() -> None:
     """Listings live long and hold no cycles: full collections over all of them would only stop the loop.
 
-    The young are collected often all the same: each attempt to connect to Redis leaves a cycle of some forty objects.
+    The young are collected often all the same: what fails in libraries may leave a cycle of a traceback and its frames.
     """
     gc.collect()
     gc.freeze()

@@ -319,10 +319,13 @@ class Line:
             self._opening = asyncio.create_task(self._open_once())
             self._opening.add_done_callback(_look_at)
         opening = self._opening
-        await asyncio.wait((opening,), timeout=max(0.0, deadline - now))
-        if not opening.done():
-            raise Unavailable(f"no connection within {self._timeout_secs:g} s")
-        return opening.result()
+        try:
+            await asyncio.wait((opening,), timeout=max(0.0, deadline - now))
+            if not opening.done():
+                raise Unavailable(f"no connection within {self._timeout_secs:g} s")
+            return opening.result()
+        finally:
+            del opening  # an error's traceback leads to this frame, which must not lead back to the error
 
     async def _open_once(self) -> Link:
         try:

@@ -109,14 +109,13 @@ class Connected:
         writer = self._connection._writer
         if writer is None:
             raise Unavailable("the connection was lost right after its handshake")
-        self._connection._reader = self._connection._writer = None
+        self._connection.let_go()
         return writer
 
     def drop(self) -> None:
         """Close it at once; nothing happens after ``hand_over``."""
         if self._connection._writer is not None:
-            self._connection._writer.transport.abort()
-            self._connection._reader = self._connection._writer = None
+            self._connection.give_up()
 
 
 class Dialer:
@@ -221,9 +220,15 @@ class _Handshake(Connection):
     async def _connect(self) -> None:
         self._reader, self._writer = self._stream
 
+    def let_go(self) -> None:
+        """Forget the stream. The parser holds itself by its own methods, and would stay until a garbage collection."""
+        self._reader = self._writer = None
+        vars(self._parser).clear()
+        self._parser._reader = None  # type: ignore[attr-defined]
+
     def give_up(self) -> None:
         """Close the stream at once."""
-        self._reader = self._writer = None
+        self.let_go()
         self._stream[1].transport.abort()
 
 

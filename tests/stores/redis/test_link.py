@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -235,3 +236,32 @@ async def test_a_lookup_that_hangs_runs_once_and_costs_no_more_than_the_deadline
 async def test_an_unknown_name_is_said_to_be_one(open_line: OpenLine) -> None:
     with pytest.raises(Unavailable, match="its name cannot be resolved"):
         await open_line("redis://no-such-host.invalid:6379", 5.0).call(PING)
+
+
+# ---- what is left behind
+
+
+@pytest.mark.parametrize("what", ["attempt that failed", "connection that was lost"])
+async def test_nothing_is_left_for_the_garbage_collector(
+    open_line: OpenLine, debian_redis: RedisServer, what: str
+) -> None:
+    is_attempt = what == "attempt that failed"
+    line = open_line(f"redis://127.0.0.1:{free_port()}" if is_attempt else debian_redis.url)
+
+    async def once() -> None:
+        with contextlib.suppress(Unavailable):
+            await line.call(PING)
+        line.reset("a test")
+        await asyncio.sleep(0.02)
+        line._not_before = 0.0  # at once, not after the pause
+
+    await once()  # what exists once for all comes first
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            await once()
+        left = gc.collect()
+    finally:
+        gc.enable()
+    assert left < 5
