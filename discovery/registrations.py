@@ -5,7 +5,8 @@ rule fails is the body looked at a second time, field by field, so that the send
 """
 
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from discovery.registration_rules import all_faults, identifier_fault, rule_faul
 MAX_NESTING = 100
 MAX_NUMBER_DIGITS = 4300
 REMEMBERED_BYTES = 32 << 20
+REMEMBERED_SECS = 60.0
+"""Whoever says the same less often costs little: that it is read anew each time does not matter."""
 
 _decode = msgspec.json.Decoder(Registration).decode
 _encode = msgspec.json.Encoder().encode
@@ -58,12 +61,17 @@ class Heartbeats:
     """Reads bodies of ``POST /pools``; one that was read before, as nearly every heartbeat was, is recognised.
 
     It remembers the last ``remembered`` to twice as many bodies, by their digests, and of each what the store needs;
-    fewer where they are long, since a sender may say something else, as long as is allowed, each time.
+    fewer where they are long, since a sender may say something else, as long as is allowed, each time; and none that
+    was not heard for two minutes, since most that is said no more is said by nobody again.
     """
 
-    def __init__(self, remembered: int, remembered_bytes: int = REMEMBERED_BYTES) -> None:
+    def __init__(
+        self, remembered: int, remembered_bytes: int = REMEMBERED_BYTES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._remembered = remembered
         self._remembered_bytes = remembered_bytes
+        self._clock = clock
+        self._recent_since = clock()
         self._recent: dict[bytes, Heartbeat] = {}
         self._recent_bytes = 0
         self._earlier: dict[bytes, Heartbeat] = {}
@@ -83,8 +91,10 @@ class Heartbeats:
         return known
 
     def _remember(self, digest: bytes, heartbeat: Heartbeat) -> None:
-        if len(self._recent) >= self._remembered or self._recent_bytes >= self._remembered_bytes:
-            self._earlier, self._recent, self._recent_bytes = self._recent, {}, 0
+        now = self._clock()
+        is_full = len(self._recent) >= self._remembered or self._recent_bytes >= self._remembered_bytes
+        if is_full or now - self._recent_since >= REMEMBERED_SECS:
+            self._earlier, self._recent, self._recent_bytes, self._recent_since = self._recent, {}, 0, now
         self._recent[digest] = heartbeat
         self._recent_bytes += len(heartbeat.value)
 

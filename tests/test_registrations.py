@@ -663,6 +663,21 @@ def test_bodies_that_come_no_more_are_forgotten() -> None:
     assert heartbeats.read(bodies[0]) == (PoolKey("c", "n", "p0"), bodies[0], registrations.parse(bodies[0]))
 
 
+def test_bodies_that_were_not_said_for_two_minutes_are_forgotten_and_those_that_are_said_all_the_time_are_not() -> None:
+    now = 0.0
+    heartbeats = registrations.Heartbeats(1000, clock=lambda: now)
+    bodies = [b'{"cluster_id":"c","namespace":"n","dgd_name":"p%d","model":"m"}' % number for number in range(50)]
+    steady, once = bodies[0], bodies[1]
+    assert heartbeats.read(steady).registration is not None
+    assert heartbeats.read(once).registration is not None
+    for body in bodies[2:]:  # every ten seconds, for eight minutes
+        now += 10
+        assert heartbeats.read(steady).registration is None
+        assert heartbeats.read(body).registration is not None
+    assert heartbeats.read(once).registration is not None
+    assert heartbeats.read(bodies[-1]).registration is None
+
+
 def test_bodies_that_are_long_and_new_each_time_fill_no_memory() -> None:
     def long_body(number: int) -> bytes:
         entries = b",".join(b'"k%d":"%d%s"' % (entry, number, b"x" * 1000) for entry in range(50))
