@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+from redis._parsers import BaseParser
 
 from discovery.errors import Unavailable
 from discovery.stores.redis import node
@@ -257,11 +258,13 @@ async def test_nothing_is_left_for_the_garbage_collector(
 
     await once()  # what exists once for all comes first
     gc.collect()
-    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         for _ in range(5):
             await once()
-        left = gc.collect()
+        gc.collect()
+        left = [thing for thing in gc.garbage if isinstance(thing, Unavailable | BaseParser)]
     finally:
-        gc.enable()
-    assert left < 5
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert left == []
