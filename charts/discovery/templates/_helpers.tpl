@@ -28,6 +28,23 @@
 {{- printf "%s-%s" $name .suffix -}}
 {{- end -}}
 
+{{/* A map of the user's as YAML without its nulls, which take away what a default or a platform would set. Takes the map. */}}
+{{- define "discovery.map" -}}
+{{- $map := deepCopy (. | default dict) -}}
+{{- include "discovery.prune" $map -}}
+{{- with $map }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{- define "discovery.prune" -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $ $key -}}
+{{- else if kindIs "map" $value -}}
+{{- include "discovery.prune" $value -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Labels that select; they never change, so nothing of the user's is among them. (dict "context" $ "component" "server"). */}}
 {{- define "discovery.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "discovery.name" .context | quote }}
@@ -41,14 +58,14 @@ app.kubernetes.io/component: {{ .component | quote }}
 {{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .context.Chart.Name .context.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
 {{- $_ := set $own "app.kubernetes.io/version" (.context.Chart.AppVersion | toString | replace "+" "_" | trunc 63) -}}
 {{- $_ := set $own "app.kubernetes.io/managed-by" .context.Release.Service -}}
-{{- toYaml (merge $own (deepCopy (.extra | default dict)) (deepCopy (.context.Values.commonLabels | default dict))) -}}
+{{- include "discovery.map" (merge $own (deepCopy (.extra | default dict)) (deepCopy (.context.Values.commonLabels | default dict))) -}}
 {{- end -}}
 
 {{/* The whole `annotations:` block of an object, or nothing. (dict "context" $ "extra" .Values.service.annotations). */}}
 {{- define "discovery.annotations" -}}
-{{- with merge (deepCopy (.extra | default dict)) (deepCopy (.context.Values.commonAnnotations | default dict)) -}}
+{{- with include "discovery.map" (merge (deepCopy (.extra | default dict)) (deepCopy (.context.Values.commonAnnotations | default dict))) -}}
 annotations:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 

@@ -34,5 +34,5 @@
 {{/* Labels of the pods: without the chart's version, so that a new chart alone starts no rollout. */}}
 {{- define "discovery.podLabels" -}}
 {{- $own := include "discovery.selectorLabels" (dict "context" . "component" "server") | fromYaml -}}
-{{- toYaml (merge $own (deepCopy (.Values.podLabels | default dict)) (deepCopy (.Values.commonLabels | default dict))) -}}
+{{- include "discovery.map" (merge $own (deepCopy (.Values.podLabels | default dict)) (deepCopy (.Values.commonLabels | default dict))) -}}
 {{- end -}}
