@@ -60,7 +60,8 @@ async def follow(
                 yield event
             interruption = Interrupted(Gone("ended", "the watch ended"))
         except (Gone, Unavailable) as error:
-            interruption = Interrupted(error)
+            # Its traceback leads to frames that hold the error, and a whole list: together they would stay.
+            interruption = Interrupted(error.with_traceback(None))
         lasted = loop.time() - watching_since >= quiet_secs
         if lasted:
             backoff.reset()

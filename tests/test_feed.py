@@ -1,7 +1,10 @@
 """The list-watch loop: what comes out of a source that ends, fails and comes back, on virtual time."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -45,7 +48,7 @@ def loop() -> Iterator[VirtualTimeLoop]:
     virtual.shut()
 
 
-async def collect(source: Scripted, count: int) -> list[str | Exception]:
+async def collect(source: Any, count: int) -> list[str | Exception]:
     seen: list[str | Exception] = []
     follow = feed.follow(source, Backoff(0.5, 4.0, dice=lambda: 1.0))
     async for event in follow:
@@ -99,3 +102,35 @@ def test_a_watch_that_just_ends_is_listed_again(loop: VirtualTimeLoop) -> None:
     assert seen[0] == "first"
     assert isinstance(seen[1], Gone)
     assert seen[2:] == ["second", "event"]
+
+
+class Large:
+    """A list that can be told to be gone."""
+
+
+class HoldsItsErrors:
+    """A source whose watch still has its list and its error at hand when it fails, as a frame of a traceback does."""
+
+    def __init__(self) -> None:
+        self.lists: list[weakref.ref[Large]] = []
+
+    async def list_all(self) -> Large:
+        listed = Large()
+        self.lists.append(weakref.ref(listed))
+        return listed
+
+    async def watch(self, listed: Large) -> AsyncIterator[str]:
+        error = Gone("gap", f"what came after {listed} is missing")
+        yield "event"
+        raise error
+
+
+def test_a_list_whose_watch_failed_does_not_wait_for_a_garbage_collection(loop: VirtualTimeLoop) -> None:
+    source = HoldsItsErrors()
+    gc.disable()
+    try:
+        loop.run(collect(source, 9))
+    finally:
+        gc.enable()
+    assert len(source.lists) == 3
+    assert [each() for each in source.lists[:-1]] == [None, None]
