@@ -17,7 +17,14 @@ from discovery.http import openapi
 from discovery.model import Registration
 from tests.documents import PROJECT, Block, between, read, replaced, rows, steps
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/clusters.md", "docs/flags.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/clusters.md",
+    "docs/flags.md",
+    "charts/discovery/README.md",
+)
 COMMANDS_WITH_FLAGS = ("serve", "pools", "register", "doctor")
 
 

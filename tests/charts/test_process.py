@@ -1,0 +1,113 @@
+"""Render, then run: the program serves with exactly the words, variables and files of a rendered pod."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.charts.program import Program, program_of
+from tests.charts.rendered import Chart, Rendered
+from tests.live.redis_server import RedisServer
+from tests.live.signs import await_sign, free_port
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(90)]
+
+PASSWORD = "of a mounted Secret"
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer("redis", tmp_path / "redis").start()
+    server.cli("ACL", "SETUSER", "discovery", "on", f">{PASSWORD}", "~*", "&*", "+@all")
+    yield server
+    server.stop()
+
+
+@contextmanager
+def running(program: Program, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """The program with nothing of this environment but what Python itself needs."""
+    assert program.words[0] == "discovery"
+    own = {name: text for name, text in os.environ.items() if name in ("PATH", "HOME") or name.startswith("COVERAGE")}
+    words = [sys.executable, "-m", "discovery", *program.words[1:]]
+    with log.open("wb") as output:
+        process = subprocess.Popen(words, env=own | program.variables, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, log.read_text()
+
+
+def port_of(rendered: Rendered, name: str) -> int:
+    """The number of a port of the container, as the Service would find it."""
+    service = rendered.one("Service", "server")
+    assert name in [port["targetPort"] for port in service["spec"]["ports"]] or name == "health"
+    return next(port["containerPort"] for port in rendered.container["ports"] if port["name"] == name)
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except ConnectionError:
+        return 0, ""
+    finally:
+        connection.close()
+
+
+def probed(rendered: Rendered, probe: str) -> int:
+    """What a probe of the container gets."""
+    asked: dict[str, Any] = rendered.container[probe]["httpGet"]
+    return get(port_of(rendered, asked["port"]), asked["path"])[0]
+
+
+def helm_test(rendered: Rendered) -> int:
+    """Run what the pod of ``helm test`` runs, with the address of the program in place of that of the Service."""
+    (pod,) = rendered.hooks
+    (container,) = pod["spec"]["containers"]
+    python, *words = [*container["command"], *container.get("args", ())]
+    assert python == "python"
+    service = "http://discovery.prod.svc:8080"
+    assert service in words
+    words[words.index(service)] = f"http://127.0.0.1:{port_of(rendered, 'http')}"
+    return subprocess.run([sys.executable, "-I", *words], timeout=60, check=False).returncode
+
+
+def test_the_program_serves_with_what_is_rendered(chart: Chart, redis: RedisServer, tmp_path: Path) -> None:
+    """A password from a mounted Secret, a health port, settings of every kind; asked as probes and the Service ask."""
+    rendered = chart.render(
+        {
+            "listen": {"port": free_port()},
+            "healthListen": {"enabled": True, "port": free_port()},
+            "redis": {
+                "url": f"redis://discovery@127.0.0.1:{redis.port}/3",
+                "existingSecret": "redis",
+                "existingSecretPasswordKey": "redis-password",
+                "prefix": "of-the-chart",
+            },
+            "router": {"static": [{"id": "router-0", "url": "http://10.0.1.5:9000"}]},
+            "config": {"drainDelaySecs": 0, "leaseDurationSecs": 86400, "maxBodyBytes": 1048576},
+        }
+    )
+    program = program_of(rendered, tmp_path / "pod", {"redis": {"redis-password": PASSWORD}})
+    log = tmp_path / "log"
+    with running(program, log):
+        await_sign(lambda: probed(rendered, "readinessProbe") == 200, 30, f"ready; {log.read_text()}")
+        assert probed(rendered, "livenessProbe") == probed(rendered, "startupProbe") == 200
+        assert get(port_of(rendered, "http"), "/pools")[0] == 200
+        assert helm_test(rendered) == 0
+        status, routers = get(port_of(rendered, "http"), "/routers")
+        assert (status, json.loads(routers)["routers"]) == (200, [{"id": "router-0", "url": "http://10.0.1.5:9000"}])
+    lines = log.read_text().splitlines()
+    assert all(json.loads(line) for line in lines), "logFormat json is the chart's default"
+    assert not [line for line in lines if "unknown" in line]
+    assert redis.database(3).keys("{of-the-chart}:*")

@@ -1,0 +1,260 @@
+"""The image: what its file says, and what comes of it as any user, with nothing to write to.
+
+The steps are carried out into a folder (``building``), since machines that test have no container engine. What a real
+engine adds, users and a root file system of their own, is done here by the kernel: the program runs as a user that owns
+nothing, without any capability, in a tree without a write bit, and may not write one byte to any file.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import discovery
+from tests.documents import PROJECT
+from tests.image.building import Building
+from tests.image.dockerfile import Ignored, PurePosixPath, Step, expanded, steps
+from tests.live.signs import await_sign, free_port
+
+DOCKERFILE = PROJECT / "Dockerfile"
+ANY_USER = 1000690000
+"""As OpenShift gives them: a number that nobody has, in the group 0."""
+IS_ROOT = os.geteuid() == 0
+
+
+# ---- what the file says
+
+
+def last_stage() -> list[Step]:
+    found = steps(DOCKERFILE.read_text())
+    return found[max(number for number, step in enumerate(found) if step.word == "FROM") :]
+
+
+def words_of(word: str) -> list[Step]:
+    return [step for step in last_stage() if step.word == word]
+
+
+def test_the_linter_has_nothing_against_it() -> None:
+    program = Path(sys.executable).with_name("hadolint")
+    found = subprocess.run([program, "--no-fail", "-f", "json", DOCKERFILE], capture_output=True, text=True, timeout=60)
+    assert (found.returncode, json.loads(found.stdout)) == (0, [])
+
+
+def test_it_has_two_stages_and_the_last_takes_only_what_was_installed() -> None:
+    assert [step.word for step in steps(DOCKERFILE.read_text())].count("FROM") == 2
+    assert [step.words for step in words_of("COPY")] == [["--from=build", "/opt/discovery", "/opt/discovery"]]
+
+
+def test_it_runs_as_a_number_that_is_not_root_in_the_group_0() -> None:
+    (user,) = [step.rest for step in words_of("USER")]
+    number, group = user.split(":")
+    assert int(number) > 0
+    assert group == "0"
+
+
+def test_no_shell_stands_between_the_engine_and_the_program() -> None:
+    """Only so does SIGTERM reach it; and a health check of the image itself would fail for ``discovery register``."""
+    assert [step.exec_form for step in words_of("ENTRYPOINT")] == [["discovery"]]
+    assert [step.exec_form for step in words_of("CMD")] == [["serve"]]
+    assert [step.rest for step in words_of("HEALTHCHECK")] == ["NONE"]
+
+
+def test_versions_come_from_the_constraints_alone() -> None:
+    build = steps(DOCKERFILE.read_text())
+    installs = [step.rest for step in build if step.word == "RUN" and " install " in step.rest]
+    assert len(installs) == 1
+    assert "--only-binary :all:" in installs[0]
+    assert ".[server,dynamodb]" in installs[0]
+    environment = next(step for step in build if step.word == "ENV").pairs
+    assert environment["PIP_CONSTRAINT"] == environment["PIP_BUILD_CONSTRAINT"] == "/src/constraints.txt"
+
+
+def test_its_version_is_that_of_the_program() -> None:
+    assert Step("ARG", f"VERSION={discovery.__version__}", 0).rest in [step.rest for step in words_of("ARG")]
+
+
+@pytest.mark.parametrize(
+    ("path", "let_in"),
+    [
+        ("pyproject.toml", True),
+        ("constraints.txt", True),
+        ("README.md", True),
+        ("LICENSE", True),
+        ("discovery/stores/redis/store.py", True),
+        ("discovery/py.typed", True),
+        ("discovery/stores/__pycache__/memory.cpython-311.pyc", False),
+        (".git/config", False),
+        (".venv/bin/python", False),
+        ("tests/conftest.py", False),
+        ("charts/discovery/values.yaml", False),
+        ("kubeconfig", False),
+        (".env", False),
+        ("docs/README.md", False),
+    ],
+)
+def test_the_context_is_what_it_is_built_from_and_nothing_else(path: str, let_in: bool) -> None:
+    assert Ignored((PROJECT / ".dockerignore").read_text()).lets_in(PurePosixPath(path)) is let_in
+
+
+# ---- how the file is read here
+
+
+def test_steps_are_read_as_an_engine_reads_them() -> None:
+    text = '# a\n\nENV A=1 \\\n    # between\n    B="2 3"\nRUN one && \\\n    two\nCMD ["x", "y"]\n'
+    found = steps(text)
+    assert [(step.word, step.line) for step in found] == [("ENV", 3), ("RUN", 6), ("CMD", 8)]
+    assert found[0].pairs == {"A": "1", "B": "2 3"}
+    assert found[1].rest == "one && two"
+    assert found[2].exec_form == ["x", "y"]
+    assert expanded("${A}/$B/$C", {"A": "1", "B": "2"}) == "1/2/"
+
+
+@pytest.mark.parametrize("text", ["ADD x y\n", "RUN one \\\n"])
+def test_a_step_that_is_not_understood_is_no_step_that_is_passed_over(text: str) -> None:
+    with pytest.raises(AssertionError, match="line 1"):
+        steps(text)
+
+
+# ---- what comes of it
+
+
+takes_the_build = pytest.mark.timeout(120)
+"""For whichever of these comes first."""
+
+
+def as_anybody() -> None:
+    """In the child: another user where that is allowed, no right to write a byte, and a place that is not ours."""
+    if IS_ROOT:
+        os.setgroups([])
+        os.setresgid(0, 0, 0)
+        os.setresuid(ANY_USER, ANY_USER, ANY_USER)  # and with that all capabilities are gone
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def started(image: Building, words: list[str], **variables: str) -> "subprocess.Popen[str]":
+    """A program of the image, with nothing in its environment but what the image sets: no HOME, no LANG, no TMPDIR."""
+    program = next(path for path in image.environment()["PATH"].split(":") if Path(path, words[0]).exists())
+    return subprocess.Popen(
+        [f"{program}/{words[0]}", *words[1:]],
+        cwd="/",
+        env=image.environment() | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=as_anybody,
+    )
+
+
+def output(image: Building, *words: str, **variables: str) -> str:
+    process = started(image, [*words], **variables)
+    printed, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, printed
+    return printed
+
+
+@contextlib.contextmanager
+def serving(image: Building, *words: str, **variables: str) -> Iterator["subprocess.Popen[str]"]:
+    process = started(image, [*words], **variables)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+@takes_the_build
+def test_the_image_says_what_it_is(image: Building) -> None:
+    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in image.stage.labels.items()}
+    assert labels["version"] == "9.8.7"
+    assert labels["revision"] == "0123abcd"
+    assert labels["created"] == "2026-11-30T08:04:24Z"
+    assert labels["source"] == "https://example.com"
+    assert (labels["title"], labels["licenses"]) == ("discovery", "Apache-2.0")
+    assert labels["base.name"] == image.stage.base
+
+
+@takes_the_build
+def test_any_user_runs_it_from_anywhere(image: Building) -> None:
+    assert output(image, *image.stage.entrypoint, "version").startswith(f"discovery {discovery.__version__}")
+
+
+@takes_the_build
+def test_what_a_start_imports_is_compiled_already_and_nothing_installs(image: Building) -> None:
+    """A read-only root keeps no bytecode: without this, each start would compile it again."""
+    packages = next(image.root.glob("opt/discovery/lib/python*/site-packages"))
+    for module in ("commands/serve", "commands/register", "mcs/kube", "stores/redis/store", "http/openapi"):
+        folder, name = f"discovery/{module}".rsplit("/", 1)
+        assert list((packages / folder / "__pycache__").glob(f"{name}.*.pyc")), module
+    unwanted = "pip", "ensurepip", "setuptools", "hatchling", "pytest"
+    found = output(image, "python", "-c", IMPORTABLE, *unwanted, "aiobotocore", "discovery")
+    assert found.split() == ["aiobotocore", "discovery"]
+    assert not (image.root / "src").exists()
+
+
+IMPORTABLE = "import importlib.util, sys; print(*(name for name in sys.argv[1:] if importlib.util.find_spec(name)))"
+
+
+@takes_the_build
+def test_nothing_in_it_can_be_written(image: Building) -> None:
+    """The program is asked itself, since root could."""
+    writable = "import os, sys; print(*(p for p, f, n in os.walk(sys.argv[1]) if os.access(p, os.W_OK)))"
+    if IS_ROOT:
+        assert output(image, "python", "-c", writable, str(image.root)).split() == []
+    modes = {path.stat().st_mode & 0o222 for path in image.root.rglob("*") if not path.is_symlink()}
+    assert modes == {0}
+
+
+@takes_the_build
+def test_it_serves_as_any_user_and_ends_with_0_at_sigterm(image: Building) -> None:
+    port = free_port()
+    words = [*image.stage.entrypoint, *image.stage.command]
+    variables = {"DISCOVERY_LISTEN": f"127.0.0.1:{port}", "DISCOVERY_DRAIN_DELAY_SECS": "0"}
+    with serving(image, *words, **variables) as process:
+
+        def ready() -> bool:
+            assert process.poll() is None, process.communicate()[0]
+            return ask(port, "GET", "/readyz") == 200
+
+        await_sign(ready, 60, "ready")
+        registered = {"cluster_id": "c", "namespace": "n", "dgd_name": "p", "model": "m"}
+        assert ask(port, "POST", "/pools", registered) == 200
+        assert ask(port, "GET", "/pools/c/n/p") == 200
+        assert written_files(process.pid) == []
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, printed
+    assert "Traceback" not in printed
+
+
+def ask(port: int, method: str, path: str, body: object = None) -> int:
+    """The status of the answer; 0 where nobody listens yet."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        sent = None if body is None else json.dumps(body)
+        connection.request(method, path, sent, {"Content-Type": "application/json"})
+        return connection.getresponse().status
+    except ConnectionError:
+        return 0
+    finally:
+        connection.close()
+
+
+def written_files(pid: int) -> list[str]:
+    """Regular files that a process has open for writing."""
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fdinfo").iterdir():
+        flags = int(descriptor.read_text().split("flags:")[1].split()[0], 8)
+        target = Path(f"/proc/{pid}/fd/{descriptor.name}").readlink()
+        if flags & (os.O_WRONLY | os.O_RDWR) and target.is_file():
+            found.append(str(target))
+    return found
