@@ -188,6 +188,7 @@ class Link(asyncio.Protocol):
         if self.closed.done():
             return
         self.closed.set_result(reason)
+        self._on_message = None  # it leads to whoever holds this link
         if self._timer is not None:
             self._timer.cancel()
         self._transport.abort()

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import socket
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from discovery.stores.redis import node
 from discovery.stores.redis.address import Access, open_address
 from discovery.stores.redis.link import Line, Refused, pack
 from discovery.stores.redis.node import Place, SocketAddress
+from discovery.stores.redis.subscription import Subscription
 from tests.live.redis_server import RedisServer
 from tests.live.signs import free_port
 from tests.live.tcp_proxy import TcpProxy
@@ -268,3 +270,17 @@ async def test_nothing_is_left_for_the_garbage_collector(
         gc.set_debug(0)
         gc.garbage.clear()
     assert left == []
+
+
+async def test_a_subscription_that_ended_is_given_back_at_once(debian_redis: RedisServer) -> None:
+    address = open_address(Access(url=debian_redis.url), prefix="discovery", timeout_secs=TIMEOUT)
+    subscription = await Subscription.open(address, "{discovery}:changes", TIMEOUT)
+    await subscription.barrier()
+    remembered = weakref.ref(subscription)
+    gc.disable()
+    try:
+        subscription.close()
+        del subscription
+        await until(lambda: remembered() is None, 1)
+    finally:
+        gc.enable()
