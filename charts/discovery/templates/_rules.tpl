@@ -102,9 +102,11 @@ redis.sentinel.existingSecret needs redis.sentinel.passwordKey
 {{- define "discovery.isRedisUrl" -}}
 {{- $user := "([^@/?#\\s]+@)?" -}}
 {{- $end := "(\\?[^#\\s]+)?$" -}}
-{{- $server := printf "^rediss?://%s[^@,/?#\\s]+(/[0-9]*)?%s" $user $end -}}
-{{- $sentinel := printf "^rediss?\\+sentinel://%s[^@/?#\\s]+/[^@/?#\\s]+(/[0-9]*)?%s" $user $end -}}
-{{- $cluster := printf "^rediss?\\+cluster://%s[^@/?#\\s]+(/0?)?%s" $user $end -}}
+{{- $host := "[^@,/?#\\s]+" -}}
+{{- $hosts := printf "%s(,%s)*" $host $host -}}
+{{- $server := printf "^rediss?://%s%s(/[0-9]*)?%s" $user $host $end -}}
+{{- $sentinel := printf "^rediss?\\+sentinel://%s%s/[^@/?#\\s]+(/[0-9]*)?%s" $user $hosts $end -}}
+{{- $cluster := printf "^rediss?\\+cluster://%s%s(/0?)?%s" $user $hosts $end -}}
 {{- $socket := printf "^unix:///[^?#\\s]+%s" $end -}}
 {{- range list $server $sentinel $cluster $socket -}}
 {{- if regexMatch . $ }}true{{ end -}}
