@@ -102,9 +102,9 @@ class Helm:
             )
         return getattr(self._clusters[kubeconfig], action)(*arguments, **options)
 
-    def values(self, text: str) -> Any:
-        """A values file as Helm reads it."""
-        return self._values(text)
+    def set_values(self, text: str) -> Any:
+        """The values that the word behind ``--set`` gives."""
+        return self._helm.parse_set_string(text)
 
     def _values(self, text: str) -> dict[str, Any]:
         return self._helm.values_from_yaml(text) if text.strip() else {}
