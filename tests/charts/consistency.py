@@ -23,7 +23,7 @@ CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding"}
 
 def faults(rendered: Rendered) -> list[str]:
     """Everything that does not fit, in words."""
-    found = [*_twice(rendered)]
+    found = [*_twice(rendered), *_left_over(rendered)]
     for each in (*rendered.objects, *rendered.hooks):
         of = f"{each['kind']}/{each['metadata']['name']}"
         found += [f"{of}: {fault}" for fault in (*_of_metadata(each), *_empty(each, ""))]
@@ -33,6 +33,13 @@ def faults(rendered: Rendered) -> list[str]:
         of = f"{each['kind']}/{each['metadata']['name']}"
         found += [f"{of}: {fault}" for fault in _of_reference(each, rendered)]
     return found
+
+
+def _left_over(rendered: Rendered) -> Iterator[str]:
+    """What Go's templates write where a value is missing or of another type than they wanted."""
+    for text in ("<no value>", "<nil>", "%!", "map["):
+        if text in rendered.text or text in rendered.notes:
+            yield f"a template wrote {text}"
 
 
 def _twice(rendered: Rendered) -> Iterator[str]:

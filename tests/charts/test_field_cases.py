@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from discovery.serve_settings import ServeSettings
-from tests.charts.cases import CASES, LARGE
-from tests.charts.consistency import pods_selected, selects
+from tests.charts.cases import CASES, DIGEST, LARGE
+from tests.charts.consistency import faults, pods_selected, selects
 from tests.charts.engine import CHART
-from tests.charts.rendered import Chart, objects_of
+from tests.charts.pod_security import containers_of
+from tests.charts.rendered import Chart, objects_of, pods_of
 
 SCIENTIFIC = re.compile(r"[0-9]e\+?[0-9]")
 
@@ -253,3 +254,38 @@ def test_passwords_stand_in_secrets_alone(chart: Chart) -> None:
     for each in rendered.objects:
         assert each["kind"] == "Secret" or "s3cret" not in str(each), each["kind"]
     assert "s3cret" not in rendered.notes
+
+
+# ---- what goes for every object
+
+
+def test_all_images_come_from_the_global_registry_with_its_secrets(chart: Chart) -> None:
+    rendered = chart.render(CASES["images"])
+    pods = [pods["spec"] for each in (*rendered.objects, *rendered.hooks) if (pods := pods_of(each))]
+    assert len(pods) == 3, "the service, its Redis, and the test"
+    for spec in pods:
+        assert {each["name"] for each in spec["imagePullSecrets"]} == {"mirror", "of-the-team"}
+        assert all(each["image"].startswith("mirror.example.com/") for each in containers_of(spec))
+
+
+def test_a_digest_wins_over_a_tag(chart: Chart) -> None:
+    image = {"image": {"tag": "1.2.3", "digest": DIGEST}}
+    assert chart.render(image).container["image"] == f"discovery@{DIGEST}"
+
+
+def test_every_object_has_the_common_labels_and_annotations(chart: Chart) -> None:
+    rendered = chart.render(CASES["labels and annotations"])
+    for each in (*rendered.objects, *rendered.hooks):
+        assert each["metadata"]["labels"]["example.com/team"] == "routing", each["kind"]
+        assert each["metadata"]["annotations"]["example.com/contact"] == "routing@example.com", each["kind"]
+    selector = rendered.deployment["spec"]["selector"]["matchLabels"]
+    assert selector == chart.render().deployment["spec"]["selector"]["matchLabels"], "what selects never changes"
+
+
+def test_names_of_any_length_fit(chart: Chart) -> None:
+    """The longest name of a release that Helm allows, and names that end in a hyphen where they are cut."""
+    values = CASES["labels and annotations"]
+    for name in ("r" * 53, "a-" * 26 + "b"):
+        assert faults(chart.render(values, name=name)) == []
+    for length in (45, 57, 62):
+        assert faults(chart.render(values | {"fullnameOverride": "r" * length + "-x"})) == []

@@ -67,6 +67,25 @@ def test_a_generated_password_of_redis_stays_over_upgrades(helm: Releases) -> No
     assert secret["data"]
 
 
+def contents(cluster: Cluster) -> dict[str, Any]:
+    """Every object, without what the server itself adds."""
+    return {
+        path: each | {"metadata": {key: text for key, text in each["metadata"].items() if key != "resourceVersion"}}
+        for path, each in cluster.objects.items()
+    }
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_an_upgrade_without_a_change_changes_nothing(helm: Releases, setup: str) -> None:
+    values = SETUPS[setup] if setup != "trial" else {}
+    helm.do("install", str(CHART), "discovery", values)
+    before = contents(helm.cluster)
+    helm.do("upgrade", str(CHART), "discovery", values)
+    assert contents(helm.cluster) == before
+    helm.do("uninstall", "discovery")
+    assert helm.cluster.names() == set()
+
+
 def test_two_releases_live_side_by_side(helm: Releases) -> None:
     helm.do("install", str(CHART), "east", SETUPS["clusters"])
     east = helm.cluster.names()

@@ -146,11 +146,14 @@ def sets(values: Any, path: tuple[str, ...]) -> bool:
 READ_ELSEWHERE = {("enabled",), ("redis", "embedded", "enabled")}
 
 
-def test_every_value_of_the_chart_changes_what_is_rendered(chart: Chart) -> None:
+(DEFAULTS,) = objects_of((CHART / "values.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_value_of_the_chart_changes_what_is_rendered(chart: Chart, name: str) -> None:
     """A value that no case sets is not tried; one that can be left out of every case without a difference is dead."""
-    (defaults,) = objects_of((CHART / "values.yaml").read_text())
     idle = []
-    for path in leaves(defaults):
+    for path in leaves({name: DEFAULTS[name]}):
         cases = [values for values in CASES.values() if sets(values, path)]
         assert cases, f"no case sets {'.'.join(path)}"
         known = [values for values in cases if at_or_above(values, path)]
@@ -176,9 +179,8 @@ def differs(chart: Chart, values: dict[str, Any], path: tuple[str, ...]) -> bool
 
 
 def test_every_switch_is_turned_both_ways(chart: Chart) -> None:
-    (defaults,) = objects_of((CHART / "values.yaml").read_text())
-    switches = [path for path in leaves(defaults) if isinstance(at(defaults, path), bool)]
+    switches = [path for path in leaves(DEFAULTS) if isinstance(at(DEFAULTS, path), bool)]
     assert len(switches) > 15
     for path in switches:
         given = [at(values, path) for values in CASES.values() if at_or_above(values, path) == path]
-        assert (not at(defaults, path)) in given, ".".join(path)
+        assert (not at(DEFAULTS, path)) in given, ".".join(path)
