@@ -23,6 +23,7 @@ DOCUMENTS = (
     "CHANGELOG.md",
     "docs/clusters.md",
     "docs/flags.md",
+    "docs/sidecar.md",
     "charts/discovery/README.md",
 )
 COMMANDS_WITH_FLAGS = ("serve", "pools", "register", "doctor")
