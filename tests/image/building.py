@@ -92,7 +92,9 @@ class Building:
         self._name = named[1] if named else "last"
         self.stage = Stage(base=expanded(base, self._before))
         assert self.stage.base.startswith("docker.io/library/python:"), "only Python's official images are stood in for"
-        _lay_base(self.root)
+        if not (self._folder / "base").exists():
+            _lay_base(self._folder / "base")
+        shutil.copytree(self._folder / "base", self.root, symlinks=True, copy_function=os.link)
 
     def _env(self, step: Step) -> None:
         new = {name: expanded(value, self.stage.values) for name, value in step.pairs.items()}

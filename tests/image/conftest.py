@@ -1,6 +1,5 @@
 """The image, built once for a session: its steps carried out, and its tree made read-only."""
 
-import os
 import shutil
 import tempfile
 import tomllib
@@ -10,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.documents import PROJECT
-from tests.image import wheels
+from tests.image import cage, wheels
 from tests.image.building import Building, make_read_only, make_removable
 
 
 def pytest_report_header() -> str:
     """Said plainly, since it is no skip: how far the tests of the image go here."""
-    another = "as another user" if os.geteuid() == 0 else "as this user, since only root can become another"
-    return f"image: its programs run {another}, with a read-only tree and not one byte to write"
+    return f"image: {cage.described()}"
 
 
 GIVEN = {"VERSION": "9.8.7", "REVISION": "0123abcd", "CREATED": "2026-11-30T08:04:24Z", "SOURCE": "https://example.com"}

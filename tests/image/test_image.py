@@ -2,14 +2,12 @@
 
 The steps are carried out into a folder (``building``), since machines that test have no container engine. What a real
 engine adds, users and a root file system of their own, is done here by the kernel: the program runs as a user that owns
-nothing, without any capability, in a tree without a write bit, and may not write one byte to any file.
+nothing, without any capability, in a tree without a write bit, and may not write to any file (``cage``).
 """
 
 import contextlib
 import http.client
 import json
-import os
-import resource
 import signal
 import subprocess
 import sys
@@ -20,14 +18,12 @@ import pytest
 
 import discovery
 from tests.documents import PROJECT
+from tests.image import cage
 from tests.image.building import Building
 from tests.image.dockerfile import Ignored, PurePosixPath, Step, expanded, steps
 from tests.live.signs import await_sign, free_port
 
 DOCKERFILE = PROJECT / "Dockerfile"
-ANY_USER = 1000690000
-"""As OpenShift gives them: a number that nobody has, in the group 0."""
-IS_ROOT = os.geteuid() == 0
 
 
 # ---- what the file says
@@ -130,16 +126,6 @@ takes_the_build = pytest.mark.timeout(120)
 """For whichever of these comes first."""
 
 
-def as_anybody() -> None:
-    """In the child: another user where that is allowed, no right to write a byte, and a place that is not ours."""
-    if IS_ROOT:
-        os.setgroups([])
-        os.setresgid(0, 0, 0)
-        os.setresuid(ANY_USER, ANY_USER, ANY_USER)  # and with that all capabilities are gone
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def started(image: Building, words: list[str], **variables: str) -> "subprocess.Popen[str]":
     """A program of the image, with nothing in its environment but what the image sets: no HOME, no LANG, no TMPDIR."""
     program = next(path for path in image.environment()["PATH"].split(":") if Path(path, words[0]).exists())
@@ -151,7 +137,7 @@ def started(image: Building, words: list[str], **variables: str) -> "subprocess.
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=as_anybody,
+        preexec_fn=cage.enter,
     )
 
 
@@ -189,6 +175,25 @@ def test_any_user_runs_it_from_anywhere(image: Building) -> None:
 
 
 @takes_the_build
+def test_the_programs_here_really_have_no_place_to_write_to(image: Building, tmp_path: Path) -> None:
+    """Otherwise the tests below would prove nothing."""
+    tmp_path.chmod(0o777)
+    attempt = """
+import os, sys
+print(os.getuid(), os.getgid(), os.getgroups())
+try:
+    with open(sys.argv[1], "w") as file:
+        file.write("x")
+except OSError as error:
+    print(error.strerror)
+"""
+    who, why = output(image, "python", "-c", attempt, f"{tmp_path}/file").splitlines()
+    if cage.IS_ROOT:
+        assert who == f"{cage.ANY_USER} 0 []"
+    assert why == ("Permission denied" if cage.HAS_LANDLOCK else "File too large")
+
+
+@takes_the_build
 def test_what_a_start_imports_is_compiled_already_and_nothing_installs(image: Building) -> None:
     """A read-only root keeps no bytecode: without this, each start would compile it again."""
     packages = next(image.root.glob("opt/discovery/lib/python*/site-packages"))
@@ -196,19 +201,24 @@ def test_what_a_start_imports_is_compiled_already_and_nothing_installs(image: Bu
         folder, name = f"discovery/{module}".rsplit("/", 1)
         assert list((packages / folder / "__pycache__").glob(f"{name}.*.pyc")), module
     unwanted = "pip", "ensurepip", "setuptools", "hatchling", "pytest"
-    found = output(image, "python", "-c", IMPORTABLE, *unwanted, "aiobotocore", "discovery")
-    assert found.split() == ["aiobotocore", "discovery"]
+    places = [
+        packages,
+        *image.root.glob("usr/local/lib/python*"),
+        *image.root.glob("usr/local/lib/python*/site-packages"),
+    ]
+    assert [str(place / name) for place in places for name in unwanted if (place / name).exists()] == []
+    assert [
+        each for folder in ("usr/local/bin", "opt/discovery/bin") for each in (image.root / folder).glob("pip*")
+    ] == []
+    assert (packages / "aiobotocore").is_dir()
     assert not (image.root / "src").exists()
-
-
-IMPORTABLE = "import importlib.util, sys; print(*(name for name in sys.argv[1:] if importlib.util.find_spec(name)))"
 
 
 @takes_the_build
 def test_nothing_in_it_can_be_written(image: Building) -> None:
     """The program is asked itself, since root could."""
     writable = "import os, sys; print(*(p for p, f, n in os.walk(sys.argv[1]) if os.access(p, os.W_OK)))"
-    if IS_ROOT:
+    if cage.IS_ROOT:
         assert output(image, "python", "-c", writable, str(image.root)).split() == []
     modes = {path.stat().st_mode & 0o222 for path in image.root.rglob("*") if not path.is_symlink()}
     assert modes == {0}
@@ -229,7 +239,6 @@ def test_it_serves_as_any_user_and_ends_with_0_at_sigterm(image: Building) -> No
         registered = {"cluster_id": "c", "namespace": "n", "dgd_name": "p", "model": "m"}
         assert ask(port, "POST", "/pools", registered) == 200
         assert ask(port, "GET", "/pools/c/n/p") == 200
-        assert written_files(process.pid) == []
         process.send_signal(signal.SIGTERM)
         printed, _ = process.communicate(timeout=30)
     assert process.returncode == 0, printed
@@ -247,14 +256,3 @@ def ask(port: int, method: str, path: str, body: object = None) -> int:
         return 0
     finally:
         connection.close()
-
-
-def written_files(pid: int) -> list[str]:
-    """Regular files that a process has open for writing."""
-    found = []
-    for descriptor in Path(f"/proc/{pid}/fdinfo").iterdir():
-        flags = int(descriptor.read_text().split("flags:")[1].split()[0], 8)
-        target = Path(f"/proc/{pid}/fd/{descriptor.name}").readlink()
-        if flags & (os.O_WRONLY | os.O_RDWR) and target.is_file():
-            found.append(str(target))
-    return found

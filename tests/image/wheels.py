@@ -1,7 +1,7 @@
 """Wheels of what is installed here, so that pip can install it elsewhere without a registry.
 
 Each distribution is packed from the list of its files, as it came. pip then resolves and checks versions as ever: what
-the constraints forbid, or what is missing, is an error of its own. Of the two largest, thousands of files that are
+the constraints forbid, or what is missing, is an error of its own. Of the largest, thousands of files that are
 loaded only when somebody asks for them are left out: packing and unpacking them would take longer than all the rest.
 """
 
@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 _NOT_LOADED = re.compile(
     r"kubernetes/(?:aio/)?client/(?:models|api)/(?!__init__)|botocore/data/(?!dynamodb/|sts/|sso|signin/)[^/]+/"
+    r"|pygments/lexers/(?!__init__|_mapping|special)|pygments/styles/(?!__init__|_mapping)|pydantic/v1/|.*/tests?/"
 )
 
 
