@@ -116,6 +116,18 @@ def _check_watched(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
         )
     if context := _first_twice(read.get("kube_context", ())):
         raise Misconfigured(f"{found['kube_context'].source} has {context!r} twice: a cluster is watched once")
+    _check_namespaces(read, found)
+
+
+def _check_namespaces(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
+    namespaces, routers = read.get("kube_namespace", ()), read.get("router_namespace")
+    if namespace := _first_twice(namespaces):
+        raise Misconfigured(f"{found['kube_namespace'].source} has {namespace!r} twice: a namespace is watched once")
+    if namespaces and routers and routers not in namespaces:
+        raise Misconfigured(
+            f"{found['router_namespace'].source} ({routers}) must be one of {found['kube_namespace'].source} "
+            f"({', '.join(namespaces)}): nothing else is watched"
+        )
 
 
 def _first_twice(names: Sequence[str]) -> str | None:

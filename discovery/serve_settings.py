@@ -335,6 +335,17 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             default="the pod's own credentials, else the current context",
         ),
     ] = ()
+    kube_namespace: Annotated[
+        tuple[str, ...],
+        Flag(
+            WATCHED,
+            LABEL,
+            "Namespace to watch in every context, where there are Roles and no ClusterRole; repeat it for each. Each "
+            "once; that of --router-namespace has to be among them.",
+            many=True,
+            default="all, with one ClusterRole",
+        ),
+    ] = ()
     redis_url: Annotated[
         str | None,
         Flag(

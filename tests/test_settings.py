@@ -96,6 +96,7 @@ DEFAULTS = {
     "router_port_name": None,
     "kubeconfig": None,
     "kube_context": (),
+    "kube_namespace": (),
     "redis_url": None,
     "redis_password_path": None,
     "redis_sentinel_user": None,
@@ -155,6 +156,7 @@ SERVE_VALUES = [
     ("--router-port-name", "http2", "http2"),
     ("--kubeconfig", "/etc/clusters.yaml", "/etc/clusters.yaml"),
     ("--kube-context", "admin@eu:6443/x", ("admin@eu:6443/x",)),
+    ("--kube-namespace", "1-" + "x" * 61, ("1-" + "x" * 61,)),
     ("--redis-url", "redis://user:p%40ss@redis.example:6380/2", "redis://user:p%40ss@redis.example:6380/2"),
     ("--redis-url", "redis://:pa:ss@[::1]:6379", "redis://:pa:ss@[::1]:6379"),
     ("--redis-url", "redis://host?db=3&password=plain", "redis://host?db=3&password=plain"),
@@ -717,6 +719,12 @@ CONTRADICTIONS = [
     ((*MCS, "--kube-context", "a", "--kube-context=b", "--kube-context=a"), {},
      "--kube-context has 'a' twice: a cluster is watched once"),
     (MCS, {"DISCOVERY_KUBE_CONTEXT": "a b\n b"}, "DISCOVERY_KUBE_CONTEXT has 'b' twice: a cluster is watched once"),
+    ((*MCS, "--kube-namespace", "a", "--kube-namespace=b", "--kube-namespace=a"), {},
+     "--kube-namespace has 'a' twice: a namespace is watched once"),
+    (MCS, {"DISCOVERY_KUBE_NAMESPACE": "a b\n b"},
+     "DISCOVERY_KUBE_NAMESPACE has 'b' twice: a namespace is watched once"),
+    ((*MCS, "--router-namespace=c", "--router-service=s"), {"DISCOVERY_KUBE_NAMESPACE": "b a"},
+     "--router-namespace (c) must be one of DISCOVERY_KUBE_NAMESPACE (b, a): nothing else is watched"),
     ((*MCS, "--router-namespace", "n"), {}, "--router-namespace needs --router-service too: both or neither"),
     ((*MCS, "--router-service", "s"), {}, "--router-service needs --router-namespace too: both or neither"),
     (MCS, {"DISCOVERY_ROUTER_SERVICE": "s"}, "DISCOVERY_ROUTER_SERVICE needs --router-namespace too: both or neither"),
@@ -736,7 +744,14 @@ def test_a_contradiction_is_refused_before_anything_is_called_not_built(
 
 @pytest.mark.parametrize(
     "name",
-    ["--relay-port-name", "--frontend-port-name", "--router-namespace", "--router-service", "--router-port-name"],
+    [
+        "--relay-port-name",
+        "--frontend-port-name",
+        "--router-namespace",
+        "--router-service",
+        "--router-port-name",
+        "--kube-namespace",
+    ],
 )
 @pytest.mark.parametrize("text", ["A", "a_b", "-a", "a-", "a.b", "x" * 64])
 def test_a_name_that_kubernetes_would_not_take_is_refused(name: str, text: str):
@@ -752,6 +767,13 @@ def test_contexts_are_kept_in_order_on_every_store(mode: str, store: tuple[str, 
     assert (read.pool_discovery, read.kube_context, read.local_cluster_id) == (mode, ("b", "a"), "east")
     by_variable = serve(*words[:2], *words[5:], DISCOVERY_KUBE_CONTEXT="b a")
     assert by_variable.kube_context == read.kube_context
+
+
+@pytest.mark.parametrize("mode", ["mcs", "karmada"])
+def test_namespaces_are_kept_in_order_with_that_of_the_routers_among_them(mode: str):
+    words = ("--pool-discovery", mode, "--router-namespace=b", "--router-service=s")
+    assert serve(*words, "--kube-namespace=c", "--kube-namespace", "b").kube_namespace == ("c", "b")
+    assert serve(*words, DISCOVERY_KUBE_NAMESPACE=" c\n\tb ").kube_namespace == ("c", "b")
 
 
 def test_the_help_says_whose_name_the_local_cluster_id_is_among_several_contexts():
@@ -1087,6 +1109,7 @@ def test_completion_refuses_anything_else(words: tuple[str, ...]):
 CONTRACT = """
 auth-tokens-path cors-origin drain-delay-secs dynamodb-endpoint-url dynamodb-region dynamodb-table
 frontend-port-name frontend-service-suffix health-listen heartbeat-interval-secs keep-alive-secs kube-context
+kube-namespace
 kubeconfig lease-duration-secs listen local-cluster-id log-format log-level mass-loss-hold-secs max-body-bytes
 max-connections max-header-bytes max-pools max-streams pool-discovery rate-limit redis-password-path
 redis-prefix redis-sentinel-password-path redis-sentinel-user redis-tls-ca-path redis-tls-cert-path redis-tls-key-path

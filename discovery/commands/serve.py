@@ -272,7 +272,7 @@ def _names(settings: ServeSettings) -> Names:
 def _watchers(
     settings: ServeSettings, names: Names, counters: Counters, on_change: Callable[[Touched], None]
 ) -> "list[Watcher]":
-    """One watcher for each context; the local cluster's name belongs to the first of them."""
+    """One watcher for each context and namespace; the local cluster's name belongs to the first context."""
     if settings.pool_discovery == "registrations":
         return []
     from discovery.mcs.kube import open_contexts  # the Kubernetes client takes long to import
@@ -286,8 +286,10 @@ def _watchers(
             Rules(mode, settings.local_cluster_id if number == 0 else None),
             counters=counters,
             on_change=on_change,
+            namespace=namespace,
         )
         for number, connection in enumerate(open_contexts(settings.kubeconfig, settings.kube_context))
+        for namespace in settings.kube_namespace or (None,)
     ]
 
 

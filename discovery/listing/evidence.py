@@ -20,7 +20,8 @@ class Evidence:
     """What both sides know. Made anew for each question or round of them.
 
     Without ``names`` there is one side only: addresses come with the registrations. ``troubles`` are why the views may
-    be less than the truth, ``store_trouble`` why the registrations may be; ``warnings`` are what views cannot see.
+    be less than the truth, ``store_trouble`` why the registrations may be; ``warnings`` are what views cannot see,
+    ``namespaces`` those that they see, all where none is given.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Evidence:
         names: Names | None,
         *,
         local_cluster_ids: Iterable[str] = (),
+        namespaces: Iterable[str] = (),
         troubles: Sequence[str] = (),
         warnings: Sequence[str] = (),
         refused: Sequence[Notice] = (),
@@ -38,6 +40,7 @@ class Evidence:
         self.registrations = registrations
         self.names = names
         self.local_cluster_ids = frozenset(local_cluster_ids)
+        self.namespaces = sorted(namespaces)
         self.troubles = troubles
         self.store_trouble = store_trouble
         self._warnings = warnings

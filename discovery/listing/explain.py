@@ -156,6 +156,11 @@ def _only_registered(evidence: Evidence, key: PoolKey) -> Finding:
         return Finding("refused", f"{refusal}: so {outcome}")
     if found := _imported_elsewhere(evidence, key, relay):
         return found
+    if evidence.namespaces and key.namespace not in evidence.namespaces:
+        return Finding(
+            "namespace",
+            f"check --kube-namespace: {key.namespace!r} is not watched, only {some_of(evidence.namespaces)}; {outcome}",
+        )
     if evidence.troubles:
         return Finding("watcher", f"{evidence.troubles[0]}: so its slices may be missing, and {outcome}")
     return _not_imported(evidence, key, relay, outcome)

@@ -30,6 +30,8 @@ class View(Protocol):
     """One watcher, as far as the lists need it."""
 
     cluster_id: str | None
+    namespace: str | None
+    """The one namespace that it sees; None where it sees all."""
     warning: str | None
 
     @property
@@ -243,6 +245,7 @@ class Lists:
             [state for view in views for state in view.slices.services()],
             self._names if self._views is not None else None,
             local_cluster_ids=[view.cluster_id for view in views if view.cluster_id],
+            namespaces={view.namespace for view in views if view.namespace},
             troubles=[reason for view in views if (reason := view.incomplete())],
             warnings=[view.warning for view in views if view.warning],
             refused=[notice for view in views for notice in view.slices.refused()],

@@ -63,12 +63,13 @@ async def is_karmada_control_plane(connection: ClusterConnection) -> bool:
     return True
 
 
-async def has_multi_cluster_services(connection: ClusterConnection) -> bool | None:
+async def has_multi_cluster_services(connection: ClusterConnection, namespace: str | None = None) -> bool | None:
     """Whether Karmada's control plane has a MultiClusterService across clusters; None where that cannot be read.
 
     What those import reaches member clusters only: a watcher of the control plane sees none of it.
     """
-    path = "/apis/networking.karmada.io/v1alpha1/multiclusterservices"
+    within = f"namespaces/{namespace}/" if namespace else ""
+    path = f"/apis/networking.karmada.io/v1alpha1/{within}multiclusterservices"
     try:
         body = await connection.read(path, {"limit": "500"}, "list multiclusterservices.networking.karmada.io")
         found = msgspec.json.decode(body, type=_MultiClusterServices).items or ()

@@ -182,6 +182,8 @@ def _entries(content: dict[str, Any], kind: str) -> list[tuple[object, object]]:
 def _access(configuration: Configuration) -> Access:
     # Go's clients accept the CA certificates without key identifiers that many clusters still have.
     configuration.disable_strict_ssl_verification = True
+    # Each watch holds a connection, and there are some for each namespace: beyond a limit they would wait for ever.
+    configuration.connection_pool_maxsize = 0
     token = configuration.api_key.get("BearerToken")
     # Files end in a line break, which no header may have.
     return Access(configuration, " ".join(token.split()) if token else None)

@@ -1,4 +1,4 @@
-"""One cluster's watcher: its feeds folded into a view, and whether that view is whole.
+"""One watcher, of a cluster or of one namespace of it: its feeds folded into a view, and whether that view is whole.
 
 A view that cannot be brought up to date stays as it is and says why. The fold and the feeds are pure or doors of their
 own; this module runs them, and logs each change of state once. Knows nothing of registrations.
@@ -49,7 +49,11 @@ CONTROL_PLANE_WARNING = (
 
 
 class Watcher:
-    """What one cluster imports. ``on_change`` hears of every event that changed addresses, health or warnings."""
+    """What one cluster imports, in one namespace or in all.
+
+    ``on_change`` hears of every event that changed addresses, health or warnings. Watchers of several namespaces share
+    a connection, and nothing else: one without rights takes nothing from the others.
+    """
 
     def __init__(
         self,
@@ -59,9 +63,11 @@ class Watcher:
         *,
         counters: Counters,
         on_change: Callable[[Touched], None],
+        namespace: str | None = None,
         pace: Pace | None = None,
     ) -> None:
-        self.name = connection.name
+        self.name = f"{connection.name}/{namespace}" if namespace else connection.name
+        self.namespace = namespace
         self.rules = rules
         self.cluster_id: str | None = rules.local_cluster_id
         self.warning: str | None = None
@@ -142,11 +148,13 @@ class Watcher:
         if self.rules.mode == "karmada":
             self.rules = Rules("karmada", self.rules.local_cluster_id, await self._is_control_plane())
             self._slices = Slices(self._names, self.rules)
-        if self.rules.is_control_plane and await cluster_facts.has_multi_cluster_services(self._connection):
+        if self.rules.is_control_plane and await cluster_facts.has_multi_cluster_services(
+            self._connection, self.namespace
+        ):
             self.warning = f"{self.name}: {CONTROL_PLANE_WARNING}"
             log.warning("%s", self.warning)
         self._sources = {
-            selector: SliceSource(self._connection, selector=selector, pace=self._pace)
+            selector: SliceSource(self._connection, selector=selector, namespace=self.namespace, pace=self._pace)
             for selector in selectors_for(self.rules)
         }
 
@@ -243,7 +251,7 @@ class Watcher:
         self._failing[selector] = reason
         if kind not in self._said_kinds:
             self._said_kinds.add(kind)
-            log.warning("the watcher of a cluster fails, its last view stays: %s", reason)
+            log.warning("the watcher of %s fails, its last view stays: %s", self.name, reason)
         if first:
             self._on_change(Touched())
 

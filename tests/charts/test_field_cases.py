@@ -206,6 +206,23 @@ def test_roles_in_namespaces_take_the_place_of_the_cluster_role(chart: Chart) ->
     assert rendered.all("ClusterRole") == rendered.all("ClusterRoleBinding") == []
     assert {each["metadata"]["namespace"] for each in rendered.all("Role")} == {"prod", "staging"}
     assert all(each["subjects"][0]["namespace"] == "prod" for each in rendered.all("RoleBinding"))
+    assert rendered.variables["DISCOVERY_KUBE_NAMESPACE"] == "prod staging"
+
+
+def test_the_namespaces_with_roles_are_those_that_are_watched(chart: Chart) -> None:
+    """Its own by default, and that of the routers, which the program wants among them."""
+    values = {"poolDiscovery": "karmada", "rbac": {"namespaced": True}}
+    for more, expected in (
+        ({}, ["prod"]),
+        ({"router": {"namespace": "global", "service": "router"}}, ["prod", "global"]),
+        ({"router": {"namespace": "prod", "service": "router"}}, ["prod"]),
+    ):
+        rendered = chart.render(values | more)
+        assert [each["metadata"]["namespace"] for each in rendered.all("Role")] == expected
+        assert rendered.variables["DISCOVERY_KUBE_NAMESPACE"] == " ".join(expected)
+        assert ["karmada.io" in str(each["rules"]) for each in rendered.all("Role")] == [True] * len(expected)
+    assert "DISCOVERY_KUBE_NAMESPACE" not in chart.render({"rbac": {"namespaced": True}}).variables
+    assert "DISCOVERY_KUBE_NAMESPACE" not in chart.render(CASES["mcs"]).variables
 
 
 # ---- addresses of one and of both families

@@ -135,6 +135,22 @@ REGISTERED: dict[str, tuple[str, list[str], list[Manifest], dict[str, Any], str]
         "east: the API server at 10.0.0.9 does not answer: so its slices may be missing, and the registered pool "
         "east-1/llm/llama is not listed",
     ),
+    "its namespace is not watched": (
+        "namespace",
+        [],
+        [relay("east-1/prod/qwen")],
+        {"namespaces": {"staging", "prod"}, "troubles": ["east: the API server at 10.0.0.9 does not answer"]},
+        "check --kube-namespace: 'llm' is not watched, only 'prod', 'staging'; the registered pool east-1/llm/llama is "
+        "not listed",
+    ),
+    "its namespace is watched": (
+        "watcher",
+        [],
+        [],
+        {"namespaces": {"llm"}, "troubles": ["east: the API server at 10.0.0.9 does not answer"]},
+        "east: the API server at 10.0.0.9 does not answer: so its slices may be missing, and the registered pool "
+        "east-1/llm/llama is not listed",
+    ),
     "a watcher fails, but the import under another name was seen": (
         "cluster_id",
         [],

@@ -25,6 +25,7 @@ class View:
 
     def __init__(self, *, listed: bool = True, cluster_id: str | None = None) -> None:
         self.cluster_id = cluster_id
+        self.namespace: str | None = None
         self.warning: str | None = None
         self.listed = listed
         self.failing: str | None = None

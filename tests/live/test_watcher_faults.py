@@ -14,6 +14,7 @@ from tests.live.replica import Replica, pool
 from tests.live.router import Poller, Subscriber
 from tests.live.signs import await_sign, hold_for
 from tests.live.traffic import Traffic
+from tests.mcs.api_server import ALL_RESOURCES
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(40)]
 
@@ -182,6 +183,33 @@ def test_what_is_missing_or_forbidden_is_said_plainly(make_watching: MakeReplica
     await_sign(lambda: replica.pools().complete, 2 * READY_AFTER_SECS, "all is well")
     assert warnings(replica, "(403)", "list endpointslices")
     assert warnings(replica, "(404)")
+
+
+def test_of_two_namespaces_one_without_a_role_takes_nothing_from_the_other(
+    make_watching: MakeReplica, make_cluster: MakeCluster, traffic: Traffic
+) -> None:
+    cluster = make_cluster(resources=ALL_RESOURCES)
+    names = ["c1/n1/p1", "c1/n1/p2", "c1/n2/p1", "c1/n3/p1"]
+    for name in names:
+        cluster.pool(name)
+    cluster.call("grant_roles", namespaces=["n1"])
+    namespaces = ("--kube-namespace", "n1", "--kube-namespace", "n2")
+    replica = make_watching(hub=cluster, lease=1.0, heartbeat=0.3, flags=namespaces).start(sign="/healthz")
+    many(traffic, [replica], names, interval=0.3)
+    words = ("list endpointslices.discovery.k8s.io in n2", "(403)", "bind a Role in namespace n2")
+    await_sign(lambda: warnings(replica, "the watcher of hub/n2 fails", *words), 4, "the missing Role is named")
+    await_sign(lambda: replica.says("/readyz", 200), 4, "ready after one lease")
+    await_sign(lambda: replica.pools().names == ["c1/n1/p1", "c1/n1/p2"], 2, "the pools of the other are listed")
+    assert not replica.pools().complete
+    cluster.withdraw("c1/n1/p1")
+    await_sign(lambda: not replica.lists("c1/n1/p1"), 1, "what happens in the other is seen")
+    cluster.call("grant_roles", namespaces=["n1", "n2"])
+    await_sign(lambda: replica.lists("c1/n2/p1") and replica.pools().complete, READY_AFTER_SECS, "both are well")
+    assert replica.pools().names == ["c1/n1/p2", "c1/n2/p1"], "and no other namespace is seen"
+    watchers = replica.get("/status").json["watchers"]
+    assert [watcher["name"] for watcher in watchers] == ["hub/n1", "hub/n2"]
+    assert not warnings(replica, "hub/n1")
+    await_sign(lambda: warnings(replica, "c1/n3/p1", "check --kube-namespace"), 4, "what is not watched is said")
 
 
 def test_no_pool_is_called_one_sided_before_its_cluster_was_listed(

@@ -56,6 +56,10 @@ class Controls:
         """Answer 403 to a verb on a resource."""
         self._server.forbidden.add((verb, resource))
 
+    def grant_roles(self, namespaces: list[str] | None) -> None:
+        """Give rights in these namespaces alone, and none to ask for all at once; None gives a ClusterRole."""
+        self._server.roles = None if namespaces is None else set(namespaces)
+
     def allow(self) -> None:
         """Forbid nothing."""
         self._server.forbidden.clear()

@@ -153,6 +153,8 @@ class ApiServer:
         self.resources = list(resources)
         self.tokens = None if tokens is None else set(tokens)
         self.forbidden: set[tuple[str, str]] = set()
+        self.roles: set[str] | None = None
+        """The namespaces whose Roles are all the rights that there are; None stands for a ClusterRole."""
         self.requests: list[Logged] = []
         self.watches: list[Watch] = []
         self.second = second
@@ -337,7 +339,7 @@ class ApiServer:
             raise Said(401, "Unauthorized", "Unauthorized")
         if request.method != "GET":
             raise Said(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-        if isinstance(resource, Resource) and (verb, resource.plural) in self.forbidden:
+        if isinstance(resource, Resource) and not self._may(verb, resource, namespace):
             where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
             raise Said(
                 403,
@@ -346,6 +348,9 @@ class ApiServer:
                 f'cannot {verb} resource "{resource.plural}" in API group "{resource.group}" {where}',
                 details={"group": resource.group, "kind": resource.plural},
             )
+
+    def _may(self, verb: str, resource: Resource, namespace: str | None) -> bool:
+        return (verb, resource.plural) not in self.forbidden and (self.roles is None or namespace in self.roles)
 
     def _next_fault(self, verb: str) -> Fault | None:
         for fault in self._faults:

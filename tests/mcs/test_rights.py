@@ -22,9 +22,9 @@ def manifests(words: str) -> list[dict[str, Any]]:
     return [found for block in blocks for found in yaml.safe_load_all(block)]
 
 
-def granted() -> set[tuple[str, str, str]]:
-    """Group, resource and verb of each right in the documented ClusterRole."""
-    (role,) = (found for found in manifests("yaml rbac") if found["kind"] == "ClusterRole")
+def granted(kind: str = "ClusterRole") -> set[tuple[str, str, str]]:
+    """Group, resource and verb of each right in the documented ClusterRole, or Role."""
+    (role,) = (found for found in manifests("yaml rbac") if found["kind"] == kind)
     return {
         (group, resource, verb)
         for rule in role["rules"]
@@ -46,6 +46,10 @@ def test_slices_may_be_read_and_nothing_be_written() -> None:
         ("discovery.k8s.io", "endpointslices", verb) for verb in ("get", "list", "watch")
     }
     assert {verb for *_, verb in rights} <= {"get", "list", "watch"}
+
+
+def test_a_role_gives_what_the_cluster_role_gives_but_for_what_lies_in_no_namespace() -> None:
+    assert granted("Role") == granted() - {("about.k8s.io", "clusterproperties", "get")}
 
 
 def test_both_services_of_a_pool_are_exported_each_way() -> None:

@@ -104,6 +104,16 @@
 {{- end }}
 {{- end -}}
 
+{{/* The namespaces that are watched, each once, where it is not all of them: {"namespaces": […]}. */}}
+{{- define "discovery.namespaces" -}}
+{{- $namespaces := list -}}
+{{- if and .Values.rbac.namespaced (include "discovery.watches" .) -}}
+{{- $namespaces = .Values.rbac.namespaces | default (list .Release.Namespace) -}}
+{{- with .Values.router.namespace }}{{ $namespaces = append $namespaces . }}{{ end -}}
+{{- end -}}
+{{- toYaml (dict "namespaces" (uniq $namespaces)) -}}
+{{- end -}}
+
 {{/* The variables of `discovery serve`, as the data of the ConfigMap. What is empty is left out: the program's default. */}}
 {{- define "discovery.variables" -}}
 {{- $found := dict -}}
@@ -128,6 +138,7 @@
 {{- $_ := set $found (snakecase $key) $value -}}
 {{- end -}}
 {{- $_ := set $found "kube_context" (join " " .Values.karmada.contexts) -}}
+{{- $_ := set $found "kube_namespace" (join " " (include "discovery.namespaces" . | fromYaml).namespaces) -}}
 {{- $_ := set $found "redis_url" (include "discovery.redis.url" .) -}}
 {{- $_ := set $found "redis_prefix" .Values.redis.prefix -}}
 {{- $_ := set $found "redis_sentinel_user" .Values.redis.sentinel.user -}}
