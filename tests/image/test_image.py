@@ -155,7 +155,9 @@ def serving(image: Building, *words: str, **variables: str) -> Iterator["subproc
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 @takes_the_build
@@ -230,12 +232,8 @@ def test_it_serves_as_any_user_and_ends_with_0_at_sigterm(image: Building) -> No
     words = [*image.stage.entrypoint, *image.stage.command]
     variables = {"DISCOVERY_LISTEN": f"127.0.0.1:{port}", "DISCOVERY_DRAIN_DELAY_SECS": "0"}
     with serving(image, *words, **variables) as process:
-
-        def ready() -> bool:
-            assert process.poll() is None, process.communicate()[0]
-            return ask(port, "GET", "/readyz") == 200
-
-        await_sign(ready, 60, "ready")
+        await_sign(lambda: process.poll() is not None or ask(port, "GET", "/readyz") == 200, 60, "ready, or ended")
+        assert process.poll() is None, process.communicate()[0]
         registered = {"cluster_id": "c", "namespace": "n", "dgd_name": "p", "model": "m"}
         assert ask(port, "POST", "/pools", registered) == 200
         assert ask(port, "GET", "/pools/c/n/p") == 200
