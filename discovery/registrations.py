@@ -5,7 +5,6 @@ rule fails is the body looked at a second time, field by field, so that the send
 """
 
 import re
-import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
@@ -66,7 +65,7 @@ class Heartbeats:
     """
 
     def __init__(
-        self, remembered: int, remembered_bytes: int = REMEMBERED_BYTES, clock: Callable[[], float] = time.monotonic
+        self, remembered: int, clock: Callable[[], float], *, remembered_bytes: int = REMEMBERED_BYTES
     ) -> None:
         self._remembered = remembered
         self._remembered_bytes = remembered_bytes

@@ -645,7 +645,7 @@ def test_faults_in_one_line_name_every_path() -> None:
 
 
 def test_a_body_that_was_read_before_is_recognised_and_a_refused_one_is_judged_each_time() -> None:
-    heartbeats = registrations.Heartbeats(2)
+    heartbeats = registrations.Heartbeats(2, lambda: 0.0)
     body = b'{"cluster_id":"c","namespace":"n","dgd_name":"p","model":"m"}'
     assert heartbeats.read(body) == (PoolKey("c", "n", "p"), body, registrations.parse(body))
     assert heartbeats.read(bytes(bytearray(body))) == (PoolKey("c", "n", "p"), body, None)
@@ -655,7 +655,7 @@ def test_a_body_that_was_read_before_is_recognised_and_a_refused_one_is_judged_e
 
 
 def test_bodies_that_come_no_more_are_forgotten() -> None:
-    heartbeats = registrations.Heartbeats(2)
+    heartbeats = registrations.Heartbeats(2, lambda: 0.0)
     bodies = [b'{"cluster_id":"c","namespace":"n","dgd_name":"p%d","model":"m"}' % number for number in range(20)]
     for body in bodies:
         assert heartbeats.read(body).registration is not None
@@ -665,7 +665,7 @@ def test_bodies_that_come_no_more_are_forgotten() -> None:
 
 def test_bodies_that_were_not_said_for_two_minutes_are_forgotten_and_those_that_are_said_all_the_time_are_not() -> None:
     now = 0.0
-    heartbeats = registrations.Heartbeats(1000, clock=lambda: now)
+    heartbeats = registrations.Heartbeats(1000, lambda: now)
     bodies = [b'{"cluster_id":"c","namespace":"n","dgd_name":"p%d","model":"m"}' % number for number in range(50)]
     steady, once = bodies[0], bodies[1]
     assert heartbeats.read(steady).registration is not None
@@ -683,7 +683,7 @@ def test_bodies_that_are_long_and_new_each_time_fill_no_memory() -> None:
         entries = b",".join(b'"k%d":"%d%s"' % (entry, number, b"x" * 1000) for entry in range(50))
         return b'{"cluster_id":"c","namespace":"n","dgd_name":"p","model":"m","metadata":{%b}}' % entries
 
-    heartbeats = registrations.Heartbeats(1000, remembered_bytes=500_000)
+    heartbeats = registrations.Heartbeats(1000, lambda: 0.0, remembered_bytes=500_000)
     tracemalloc.start()
     try:
         for number in range(200):

@@ -4,6 +4,7 @@ Between the table of routes and the replica, the published lists and the streams
 answers of them. Knows neither the table of paths nor the router.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -113,7 +114,7 @@ class Register:
     def __init__(self, service: Service) -> None:
         self._service = service
         lease, heartbeat = service.lease_duration_secs, service.heartbeat_interval_secs
-        self._heartbeats = registrations.Heartbeats(REMEMBERED_HEARTBEATS)
+        self._heartbeats = registrations.Heartbeats(REMEMBERED_HEARTBEATS, time.monotonic)
         self._created = encode_json(Accepted(lease, heartbeat, True))
         self._renewed = encode_json(Accepted(lease, heartbeat, False))
 
