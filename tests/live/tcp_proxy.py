@@ -43,6 +43,8 @@ class TcpProxy:
         self.target_port = target_port
         """Where new connections go; those that are open stay where they are."""
         self.connections: list[Connection] = []
+        self.bars_subscriptions = False
+        """Whether a connection on which SUBSCRIBE comes is reset."""
         self._black_hole = False
         self._bytes_per_sec = 0.0
         self._delay = 0.0
@@ -171,6 +173,9 @@ class TcpProxy:
             await connection.flowing.wait()
             for word in re.findall(rb"\r\n([A-Za-z]{3,12})\r\n", chunk):
                 connection.words.add(word.decode().upper())
+            if self.bars_subscriptions and connection.subscribed:
+                connection.client.transport.abort()
+                return
             now = time.monotonic()
             if self._delayed is not None and self._delayed.search(chunk) and connection.hold_until <= now:
                 connection.hold_until = now + self._delay

@@ -35,6 +35,10 @@ class Fault:
     run: Callable[[Scene], object]
     promises: Promises = BLIP
     restore: Callable[[Scene], object] = lambda scene: None
+    halves: bool = False
+    """The store is in two halves for a while: only what is told to both replicas can be on both."""
+    quiet: bool = False
+    """Nothing but renewals goes on meanwhile: no revision tells of what is lost."""
 
 
 Draw = Callable[[random.Random], Fault]

@@ -12,8 +12,12 @@ from tests.live.signs import await_sign
 # ---- Sentinel
 
 
-def sentinel_failover(chance: random.Random) -> Fault:
-    """Planned: nobody sees an error, and seconds of renewals are gone."""
+def sentinel_failover(chance: random.Random, quiet: bool | None = None) -> Fault:
+    """Planned: nobody sees an error, and seconds of renewals are gone.
+
+    Where it is quiet only the other server's identity tells of that: the revision is the same on both.
+    """
+    quiet = chance.random() < 0.5 if quiet is None else quiet
 
     def run(scene: Scene) -> None:
         place: WithSentinels = scene.place
@@ -22,9 +26,9 @@ def sentinel_failover(chance: random.Random) -> Fault:
         # Until it is told, it takes writes as before, and all of those are lost.
         await_sign(lambda: old.role() == "slave", 20, "the old master was made a replica")
 
-    return Fault(
-        "sentinel_failover", "a planned failover", run, Promises(loss=True, loses_writes=True), _sentinels_at_rest
-    )
+    words = f"a planned failover{', while there are only renewals' if quiet else ''}"
+    promises = Promises(loss=True, loses_writes=True)
+    return Fault("sentinel_failover", words, run, promises, _sentinels_at_rest, quiet=quiet)
 
 
 def sentinel_master_killed(chance: random.Random) -> Fault:

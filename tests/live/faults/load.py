@@ -25,12 +25,16 @@ CLUSTERS = 10
 
 
 class Relay:
-    """The heartbeat of one pool, alternating between the replicas."""
+    """The heartbeat of one pool: it alternates between the replicas, or ``stays`` with one while that answers.
 
-    def __init__(self, load: "Load", name: str, first: int) -> None:
+    Of a pool whose relay stays the other replica learns from the store alone.
+    """
+
+    def __init__(self, load: "Load", name: str, first: int, *, stays: bool) -> None:
         self.life = Life(name)
         self._load = load
         self._turn = first
+        self._stays = stays
         self._wires = [Wire(replica.port) for replica in load.replicas]
         self._ending = asyncio.Event()
 
@@ -38,9 +42,12 @@ class Relay:
         """Beat until the end."""
         wait = self._load.chance.uniform(0, self._load.interval)
         try:
+            place = self._next()
             while not await self._is_over(wait):
                 due = time.monotonic() + self._load.interval
-                beat = await self._beat(self._next())
+                beat = await self._beat(place)
+                if beat.status != 200 or not (self._stays and self._load.staying):
+                    place = self._next()
                 wait = due - time.monotonic() if beat.status == 200 else _patience_after(beat)
         finally:
             for wire in self._wires:
@@ -113,6 +120,8 @@ class Load:
         self._pools = pools
         self.records = Records()
         self.changing = False
+        self.staying = True
+        """Whether relays may stay with one replica."""
         self.failures: list[BaseException] = []
         self._traffic = traffic
         self._numbers = 0
@@ -189,7 +198,8 @@ class Load:
     # ---- on the loop
 
     def _bear(self) -> None:
-        relay = Relay(self, f"c{self._numbers % CLUSTERS}/n1/p{self._numbers}", self._numbers)
+        name, stays = f"c{self._numbers % CLUSTERS}/n1/p{self._numbers}", self._numbers % 4 < 2
+        relay = Relay(self, name, self._numbers, stays=stays)
         self._numbers += 1
         self.records.lives[relay.life.name] = relay.life
         running = asyncio.get_running_loop().create_task(relay.run())

@@ -77,6 +77,24 @@ def cut_off(chance: random.Random, of: str | None = None, secs: float | None = N
     return Fault("cut_off", words, run, Promises(silent=True, of=frozenset(of)))
 
 
+def deaf(chance: random.Random) -> Fault:
+    """Subscriptions are reset, and again whenever they are asked for; all else goes on."""
+    of = chance.choice(["a", "b", "ab"])
+    secs = chance.uniform(3, 4.5)  # long enough for replicas to have to say that they hear nothing
+
+    def run(scene: Scene) -> None:
+        proxies = [scene.place.proxies[name] for name in of]
+        for proxy in proxies:
+            proxy.bars_subscriptions = True
+            proxy.cut(subscribed=True)
+        time.sleep(secs)
+        for proxy in proxies:
+            proxy.bars_subscriptions = False
+
+    words = f"no subscription of {' and '.join(of)} for {secs:.1f} s"
+    return Fault("deaf", words, run, Promises(silent=True, of=frozenset(of)))
+
+
 def dropped(chance: random.Random) -> Fault:
     """Connections are reset again and again."""
     of = chance.choice(["a", "b", "ab"])
@@ -134,7 +152,7 @@ def split(chance: random.Random) -> Fault:
 
     # Two faults in one: the data parts, and later one half of it is thrown away.
     promises = Promises(loss=True, loses_writes=True, log_lines=18)
-    return Fault("split", f"two masters for {secs:.1f} s", run, promises, _spare_down)
+    return Fault("split", f"two masters for {secs:.1f} s", run, promises, _spare_down, halves=True)
 
 
 def _spare_down(scene: Scene) -> None:

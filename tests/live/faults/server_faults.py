@@ -133,6 +133,26 @@ def evicting(chance: random.Random) -> Fault:
     )
 
 
+def evicting_few(chance: random.Random) -> Fault:
+    """A few leases are thrown away, and no write is refused: only the server's own count tells of it."""
+    policy = chance.choice(["volatile-ttl", "volatile-lru", "volatile-random"])
+
+    def run(scene: Scene) -> None:
+        client = server_of(scene).client
+        before = int(client.info("stats")["evicted_keys"])
+        client.config_set("maxmemory-policy", policy)
+        limit = int(client.info("memory")["used_memory"]) - 4_000
+        with client.pipeline(transaction=False) as together:  # in one write: nobody else's command comes between
+            together.config_set("maxmemory", limit).ping().config_set("maxmemory", 0).execute()
+        assert int(client.info("stats")["evicted_keys"]) > before
+
+    def restore(scene: Scene) -> None:
+        server_of(scene).cli("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+    promises = Promises(loss=True, loses_writes=True)
+    return Fault("evicting_few", f"a few evictions by {policy}, once", run, promises, restore)
+
+
 def full(chance: random.Random) -> Fault:
     """Memory full, and nothing may be thrown away."""
     secs = chance.uniform(0.5, 2.0)

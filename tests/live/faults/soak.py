@@ -19,7 +19,7 @@ from tests.live.faults.places import Place, Standalone, WithCluster, WithSentine
 from tests.live.faults.stage import Stage, Verdict
 from tests.live.redis_server import KINDS, Kind
 
-WARM_UP_SECS = 600.0  # or a third of a shorter run: each kind of fault fills buffers and caches when it comes first
+WARM_UP_SECS = 120.0  # or a third of a run that is shorter than six minutes
 GROWTH = 0.05
 
 TOPOLOGIES: dict[str, tuple[Callable[[Kind, Path], Place], dict[str, Draw]]] = {

@@ -151,17 +151,20 @@ class Stage:
 
     def _prelude(self, fault: Fault) -> None:
         """Pools whose ends meet the fault: some leases end in it, some just after, one pool is shut down before."""
+        self.load.staying = not fault.halves
         dying = 0 if fault.promises.leases_move else 2  # where leases move, nobody can say when these are over
         self.load.silence(dying)
         self.load.bear(1 + max(0, self._pools - len(self.load.alive())))  # as many as ended in the fault before
         time.sleep(self.lease / 3)
         self.load.silence(dying)
         self.load.remove(1)
-        self.load.change(True)
-        time.sleep(0.3)
+        self.load.change(not fault.quiet)
+        time.sleep(1.0 if fault.quiet else 0.3)
 
     def _in_the_middle(self, fault: Fault) -> None:
-        self.load.bear(2)
+        if fault.quiet:
+            return
+        self.load.bear(4)  # of each replica one whose relay stays with it, and one whose relay does not
         if not fault.promises.leases_move:
             self.load.silence(1)
         self.load.remove(1)

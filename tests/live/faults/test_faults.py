@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(150)]
 CHANCE = random.Random(7)
 
 
-def suffer(place: Place, directory: Path, happening: Iterable[Fault]) -> None:
+def suffer(place: Place, directory: Path, happening: Iterable[Fault], lease: float = 3.0) -> None:
     """All these faults under one load; each has its line in what pytest shows of a failure."""
-    with Stage(place, directory, seed=7) as stage:
+    with Stage(place, directory, seed=7, lease=lease) as stage:
         verdicts = []
         for fault in happening:
             verdict = stage.suffer(fault)
@@ -108,6 +108,13 @@ def test_alone_with_debians_redis(name: str, tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_alone_frozen_for_thirty_seconds(tmp_path: Path) -> None:
     suffer(Standalone("redis", tmp_path / "servers"), tmp_path, [server_faults.frozen(CHANCE, 30)])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("quiet", [False, True])
+def test_alone_a_planned_failover(quiet: bool, tmp_path: Path) -> None:
+    happening = [group_faults.sentinel_failover(CHANCE, quiet)] * 2
+    suffer(WithSentinels("redis", tmp_path / "servers"), tmp_path, happening, lease=2.0)
 
 
 @pytest.mark.soak
