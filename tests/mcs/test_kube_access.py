@@ -188,6 +188,7 @@ def runs(directory: Path) -> int:
     return len((directory / "runs").read_text().splitlines())
 
 
+@pytest.mark.filterwarnings("ignore:.*utcnow:DeprecationWarning")  # in the client of Kubernetes, from Python 3.12 on
 async def test_a_plugin_is_asked_again_only_when_its_credentials_ran_out_or_are_refused(
     server: ApiServer, tmp_path: Path
 ) -> None:
