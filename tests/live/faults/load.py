@@ -233,15 +233,15 @@ class Load:
                 self.records.lags.append((time.monotonic(), late))
 
     async def _poll(self, replica: Replica) -> None:
-        wire = Wire(replica.port)
         etag = ""
-        while True:
-            due = time.monotonic() + POLL_SECS
-            answer = await self._get(replica, wire, etag)
-            self.records.answers.append(answer)
-            if answer.content is not None:
-                etag = answer.content.etag
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        with contextlib.closing(Wire(replica.port)) as wire:
+            while True:
+                due = time.monotonic() + POLL_SECS
+                answer = await self._get(replica, wire, etag)
+                self.records.answers.append(answer)
+                if answer.content is not None:
+                    etag = answer.content.etag
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _get(self, replica: Replica, wire: Wire, etag: str) -> Answer:
         asked = {"If_None_Match": etag} if etag else {}

@@ -33,17 +33,16 @@ class Writers:
         await asyncio.gather(*(self._write(number, share) for number, share in enumerate(shares)))
 
     async def _write(self, number: int, share: list[Life]) -> None:
-        wires = [Wire(replica.port) for replica in self._replicas]
-        for round_ in range(self._rounds):
-            for life in share:
-                life.version += 1
-                place = (number + round_) % len(wires)
-                beat = await self._post(life, wires[place], self._replicas[place].name)
-                life.beat(beat)
-                self.beats.append(beat)
-                await asyncio.sleep(PAUSE_SECS)
-        for wire in wires:
-            wire.close()
+        with contextlib.ExitStack() as open_wires:
+            wires = [open_wires.enter_context(contextlib.closing(Wire(each.port))) for each in self._replicas]
+            for round_ in range(self._rounds):
+                for life in share:
+                    life.version += 1
+                    place = (number + round_) % len(wires)
+                    beat = await self._post(life, wires[place], self._replicas[place].name)
+                    life.beat(beat)
+                    self.beats.append(beat)
+                    await asyncio.sleep(PAUSE_SECS)
 
     async def _post(self, life: Life, wire: Wire, replica: str) -> Beat:
         sent, status = time.monotonic(), 0
