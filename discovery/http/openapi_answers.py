@@ -165,7 +165,7 @@ _REQUEST_HEADERS: dict[str, Part] = {
         "that any side knows. May be given several times.",
         "style": "form",
         "explode": True,
-        "schema": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
+        "schema": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": r"^(\*|[^/]+/[^/]+/[^/]+)$"}},
         "example": ["us-east-1/prod/llama-70b"],
     },
 }

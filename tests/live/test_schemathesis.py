@@ -1,0 +1,58 @@
+"""Requests that Schemathesis makes from the OpenAPI document, against a service on a real Redis.
+
+They run in a process of their own, by ``schemathesis/schemathesis.toml``: examples, the edges of every schema, valid
+and invalid data by chance (always the same), and sequences that follow from one another. All checks are on.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.conftest import MakeReplica
+from tests.live.redis_server import RedisServer
+from tests.live.signs import await_sign
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+
+RULES = Path(__file__).parent / "schemathesis"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer("redis", tmp_path / "redis")
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+def test_generated_requests_are_answered_as_the_document_says(
+    server: RedisServer, make_replica: MakeReplica, tmp_path: Path
+) -> None:
+    # Neither the first start nor the end of leases may make the list incomplete meanwhile: 503 would be right then.
+    server.cli("SET", "{discovery}:epoch", "in-use-before")
+    replica = make_replica(redis_url=server.url, lease=300, heartbeat=5, flags=("--router", "r0=http://h:1"))
+    replica.start()
+    await_sign(lambda: replica.pools().complete, 10, "a complete list")
+    pid = replica.pid
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(RULES / "schemathesis.toml")),
+            *("run", f"{replica.url}/openapi.json", "--checks", "all", "--no-color"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        cwd=tmp_path,
+        env={**os.environ, "SCHEMATHESIS_HOOKS": str(RULES / "hooks.py")},
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-3_000:]
+    assert "Tested: 23" in run.stdout, run.stdout[-3_000:]
+    assert replica.says("/healthz", 200)
+    assert replica.pid == pid
+    assert "Traceback" not in replica.log
