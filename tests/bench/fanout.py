@@ -18,13 +18,14 @@ from tests.bench.servers import product, reference, resident_kib
 
 PAUSE_SECS = 0.15  # longer than the service waits between two rounds of events
 QUIET_SECS = 0.3
+SUBSCRIBERS = (1000, 5000)
 OURS = "product"
 LIMITS = ("fanout-transport", "fanout-nowait", "fanout-queue")
 
 
 def measure(plan: Plan) -> Iterator[Row]:
     """S1 and S2 for each number of subscribers."""
-    for count in plan.subscribers:
+    for count in plan.of_sizes(SUBSCRIBERS):
         last = f"last of {count:,} subscribers"
         idle = f"RSS of 1 of {count:,} subscribers"
         rows = {

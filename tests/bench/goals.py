@@ -17,6 +17,10 @@ class Bound:
         """Whether the figure is on the right side; one that is no number never is."""
         return figure >= self.value if self.sign == ">=" else figure <= self.value
 
+    def eased(self, share: float) -> "Bound":
+        """A bound that is met at that share of this one already; that nothing at all may happen stays."""
+        return Bound(self.sign, self.value * share if self.sign == ">=" else self.value / share)
+
 
 @dataclass
 class Row:

@@ -5,6 +5,7 @@ reference.
 """
 
 import json
+import math
 import re
 import shutil
 import socket
@@ -69,9 +70,10 @@ def post_request(body: bytes) -> bytes:
     return head % len(body) + body
 
 
-def get_request(path: str) -> bytes:
+def get_request(path: str, *headers: str) -> bytes:
     """A whole GET."""
-    return b"GET %b HTTP/1.1\r\nHost: bench\r\n\r\n" % path.encode()
+    lines = [f"GET {path} HTTP/1.1", "Host: bench", *headers, "", ""]
+    return "\r\n".join(lines).encode()
 
 
 class Peer:
@@ -139,18 +141,20 @@ class Load:
     per_sec: float
     requests: int
     p99: float
+    p50: float = math.nan
 
 
 def parse_wrk(text: str) -> Load:
     """The figures in wrk's report; ``CannotMeasure`` when a request failed or the report is none."""
     done = re.search(r"(\d+) requests in ", text)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
-    late = re.search(r"99%\s+([\d.]+)(us|ms|s)", text)
-    if done is None or rate is None or late is None:
+    late, middle = (re.search(rf"{share}%\s+([\d.]+)(us|ms|s)", text) for share in (99, 50))
+    if done is None or rate is None or late is None or middle is None:
         raise CannotMeasure(f"wrk gave no figures: {text[-300:]!r}")
     if failed := re.search(r"Non-2xx or 3xx responses: \d+|Socket errors: .*", text):
         raise CannotMeasure(f"wrk saw failures: {failed[0]}")
-    return Load(float(rate[1]), int(done[1]), float(late[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[late[2]])
+    p99, p50 = (float(found[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[found[2]] for found in (late, middle))
+    return Load(float(rate[1]), int(done[1]), p99, p50)
 
 
 def _wrk(port: int, connections: int, secs: float, *more: str) -> Load:

@@ -1,7 +1,7 @@
 """How long and how often: the one set of numbers that the full and the quick run differ in."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tests.bench.goals import Row
@@ -18,12 +18,16 @@ class Plan:
     list_rounds: int = 5
     writes: int = 100
     counted_writes: int = 10_000
-    subscribers: tuple[int, ...] = (1000, 5000)
+    sizes: frozenset[int] = frozenset()  # of pools or subscribers; empty: all that a goal names
     events: int = 15
     leases: int = 10_000
     watched_pools: int = 2000
     event_secs: float = 10
     event_rounds: int = 3
+
+    def of_sizes(self, named: Iterable[int]) -> list[int]:
+        """Those of the sizes that a goal names that this run is about."""
+        return [size for size in named if not self.sizes or size in self.sizes]
 
     def rounds(self, count: int | None = None) -> Iterator[int]:
         """The numbers of the rounds."""
@@ -40,7 +44,7 @@ class Plan:
             )
 
 
-QUICK = Plan(secs=1, writes=50, counted_writes=2000, subscribers=(1000,), events=6, event_secs=5, event_rounds=1)
+QUICK = Plan(secs=1, writes=50, counted_writes=2000, sizes=frozenset({1000}), events=6, event_secs=5, event_rounds=1)
 FULL = Plan()
 
 

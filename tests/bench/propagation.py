@@ -1,17 +1,10 @@
 """P1: a POST to one replica until it is on the stream, and in the list, of another; idle, one watcher.
 
-Beside it Redis itself: SET and PUBLISH by redis-py until one subscriber has the message. The watcher is a process of
-its own in both cases, and does nothing but look for marks.
+Beside it Redis itself: SET and PUBLISH by redis-py until one subscriber has the message.
 """
 
-import multiprocessing
-import select
-import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
-from typing import Any
 
 import redis
 
@@ -19,6 +12,7 @@ from tests.bench.goals import NONE_AT_ALL, Bound, Row
 from tests.bench.load import MARK, CannotMeasure, Peer, get_request, mark, post_request, register_all, registration
 from tests.bench.plan import Plan
 from tests.bench.servers import product, redis_server
+from tests.bench.watchers import Watchers, watched
 
 GAP_SECS = 0.02
 CHANNEL = "changes"
@@ -39,9 +33,9 @@ def measure(plan: Plan) -> Iterator[Row]:
         register_all(a.port, [registration(0)])
         for _ in plan.rounds():
             with watched(alone.port, SUBSCRIBE) as watcher:
-                limit = _until_seen(lambda number: _publish(client, number), watcher, plan.writes, numbers)
+                limit = _until_seen(lambda number: publish_number(client, number), watcher, plan.writes, numbers)
             with watched(b.port, get_request("/pools/events")) as watcher:
-                seen = _until_seen(lambda number: _post(to_a, number), watcher, plan.writes, numbers)
+                seen = _until_seen(lambda number: post_number(to_a, number), watcher, plan.writes, numbers)
             found = [_until_listed(to_a, of_b, next(numbers)) for _ in range(plan.writes)]
             stream.add(percentile(seen, 0.5), percentile(limit, 0.5))
             late.add(percentile(seen, 0.99))
@@ -58,7 +52,8 @@ def percentile(samples: list[float], share: float) -> float:
     return sorted(samples)[min(len(samples) - 1, int(len(samples) * share))]
 
 
-def _publish(client: "redis.Redis", number: int) -> None:
+def publish_number(client: "redis.Redis", number: int) -> None:
+    """One write with announcement to Redis itself."""
     body = registration(0, number)
     both = client.pipeline(transaction=True)
     both.set("pool:0", body, px=15_000)
@@ -66,11 +61,12 @@ def _publish(client: "redis.Redis", number: int) -> None:
     both.execute()
 
 
-def _post(peer: Peer, number: int) -> None:
+def post_number(peer: Peer, number: int) -> None:
+    """One registration with that mark."""
     peer.ask(post_request(registration(0, number)))
 
 
-def _until_seen(write: Callable[[int], None], watcher: "Watcher", writes: int, numbers: Iterator[int]) -> list[float]:
+def _until_seen(write: Callable[[int], None], watcher: Watchers, writes: int, numbers: Iterator[int]) -> list[float]:
     """Milliseconds from before each write until the watcher had it."""
     sent: dict[int, int] = {}
     for _ in range(writes):
@@ -112,64 +108,3 @@ def _count_lost(a: int, b: int, writes: int) -> int:
     peer.close()
     wanted = set(range(FIRST_COUNTED, last + 1))
     return len(wanted - (seen.keys() & listed))
-
-
-# ---- the watcher
-
-
-class Watcher:
-    """The process that reads one socket; ``stop`` ends it and gives the time of the first sight of each mark."""
-
-    def __init__(self, pipe: "Connection") -> None:
-        self._pipe = pipe
-
-    def stop(self, expected: int, within: float = 20) -> dict[int, int]:
-        """Wait until mark ``expected`` was seen, or not within so many seconds."""
-        self._pipe.send((expected, within))
-        seen: dict[int, int] = self._pipe.recv()
-        return seen
-
-
-@contextmanager
-def watched(port: int, hello: bytes) -> Iterator[Watcher]:
-    """A watcher that has sent ``hello`` and read the first answer to it."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-    process = context.Process(target=_watch, args=(port, hello, there), daemon=True)
-    process.start()
-    try:
-        if not here.poll(20) or here.recv() != "ready":
-            raise CannotMeasure("the watcher heard nothing")
-        yield Watcher(here)
-    finally:
-        process.terminate()
-        process.join()
-
-
-def _watch(port: int, hello: bytes, pipe: "Connection") -> None:
-    seen: dict[int, int] = {}
-    peer = socket.create_connection(("127.0.0.1", port))
-    peer.sendall(hello)
-    rest = peer.recv(1 << 20)
-    pipe.send("ready")
-    expected, deadline, told = -1, float("inf"), False
-    listening: list[Any] = [peer, pipe]
-    while time.monotonic() < deadline and (not told or expected not in seen):
-        wait = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
-        readable, _, _ = select.select(listening, [], [], wait)
-        if peer in readable:
-            data = peer.recv(1 << 20)
-            now = time.monotonic_ns()
-            rest += data
-            end = 0
-            for found in MARK.finditer(rest):
-                seen.setdefault(int(found[1]), now)
-                end = found.end()
-            rest = rest[max(end, len(rest) - 64) :]  # a mark may lie in two reads
-            if not data:
-                break
-        if pipe in readable:
-            (expected, within), told = pipe.recv(), True
-            listening.remove(pipe)
-            deadline = time.monotonic() + within
-    pipe.send(seen)

@@ -28,7 +28,7 @@ AT_LEAST = {100: ("list-starlette", 0.9, 2.0), 1000: ("list-raw", 0.85, 3.0), 10
 
 def measure_lists(plan: Plan, wanted: frozenset[str]) -> Iterator[Row]:
     """R1 and R2 for each number of pools."""
-    for pools in AT_LEAST:
+    for pools in plan.of_sizes(AT_LEAST):
         yield from _measure_list(plan, pools, "R2" in wanted, "R1" in wanted)
 
 

@@ -4,7 +4,8 @@ Run as ``python -m tests.bench.references NAME PORT BODY-FILE REDIS-PORT``. They
 that a fault of the service cannot make a reference slow.
 
 ``list-raw`` and ``list-starlette`` answer GET with one ready body and If-None-Match with 304. ``post`` decodes a
-registration and answers when Redis has acknowledged SET PX and PUBLISH. The ``fanout-`` ones send what is POSTed as one
+registration and answers when Redis has acknowledged SET PX and PUBLISH, all waiting ones in one write of ready bytes;
+``post-multi`` does the same by redis-py, a MULTI for each request. The ``fanout-`` ones send what is POSTed as one
 event to every subscriber: ``transport`` writes to the sockets, ``nowait`` steps each connection's ``send`` from the
 publisher's turn, ``queue`` is Starlette's usual way, a queue and a task for each subscriber.
 """
@@ -17,6 +18,7 @@ from typing import Any
 
 import hiredis
 import msgspec
+import redis.asyncio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
@@ -162,6 +164,26 @@ def post(redis_port: int) -> Any:
     return app
 
 
+def post_multi(redis_port: int) -> Any:
+    """POST through Redis the usual way, by redis-py."""
+    decode = msgspec.json.Decoder(_Registration).decode
+    start, content = _whole(200, ACCEPTED, JSON)
+    client = redis.asyncio.Redis(port=redis_port)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            body = await _received(receive)
+            told = decode(body)
+            both = client.pipeline(transaction=True)
+            both.set(f"pool:{told.cluster_id}/{told.namespace}/{told.dgd_name}", body, px=15_000)
+            both.publish("changes", body)
+            await both.execute()
+        await send(start)
+        await send(content)
+
+    return app
+
+
 def fanout(way: str) -> Any:
     """POST sends its body to all that GET the event stream; bare ASGI."""
     subscribers: set[Any] = set()
@@ -239,6 +261,7 @@ def main(name: str, port: int, body: bytes, redis_port: int) -> None:
         "list-raw": lambda: list_raw(body),
         "list-starlette": lambda: list_starlette(body),
         "post": lambda: post(redis_port),
+        "post-multi": lambda: post_multi(redis_port),
         "fanout-transport": lambda: fanout("transport"),
         "fanout-nowait": lambda: fanout("nowait"),
         "fanout-queue": fanout_queue,
