@@ -19,12 +19,20 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from discovery.http.exchange import HeldHead, run_app
-from discovery.http.heads import CHECKED_HEADERS, head_size, header_refusal, without_offer
+from discovery.http.heads import (
+    CHECKED_HEADERS,
+    head_size,
+    header_refusal,
+    size_refusal,
+    target_refusal,
+    without_offer,
+)
 from discovery.http.limits import (
     MAX_PIPELINED,
     NO_SINGLE_HOST,
     NO_TUNNELS,
     NOT_HTTP,
+    TLS_NOT_SPOKEN_HERE,
     TOO_MANY_PIPELINED,
     Refusal,
     Unread,
@@ -37,6 +45,8 @@ destroy the refusal before the peer has read it."""
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 NEVER = math.inf
+FIRST_OF_TLS = b"\x16"
+"""The first byte of every TLS connection, and of no request."""
 
 
 class Refused(Exception):
@@ -118,13 +128,14 @@ class Connection(HttpToolsProtocol):
             self.refuse(self.refusal or NOT_HTTP)
             return
         except httptools.HttpParserError as error:
-            self.refuse(Refusal(400, f"{NOT_HTTP.detail[:-1]}: {error}."))
+            is_tls = data[:1] == FIRST_OF_TLS and not self.messages
+            self.refuse(TLS_NOT_SPOKEN_HERE if is_tls else Refusal(400, f"{NOT_HTTP.detail[:-1]}: {error}."))
             return
         if self.messages != messages:
             # Where in this read the next request began is unknown: its bytes count from the next read on.
             self.message_bytes = 0
         elif self.in_head and self.message_bytes > self.limits.max_header_bytes:
-            self.refuse(self.limits.head_too_large)
+            self.refuse(size_refusal(self.url if self.begun else b"", self.limits))
             return
         elif self.message_bytes > self.limits.max_message_bytes:
             self.refuse(self.limits.body_too_large)
@@ -311,10 +322,10 @@ class Connection(HttpToolsProtocol):
         # Only a suspicion: the same read may have brought a body or an earlier request.
         limit = self.limits.max_header_bytes
         if self.message_bytes > limit and head_size(self.url, self.headers) > limit:
-            return self.limits.head_too_large
+            return size_refusal(self.url, self.limits)
         if len(self.pipeline) >= MAX_PIPELINED:
             return TOO_MANY_PIPELINED
-        return None
+        return target_refusal(self.url)
 
     def _say_continue(self) -> None:
         self.expect_100_continue = False

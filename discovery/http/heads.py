@@ -5,7 +5,15 @@ Pure: ``connection`` asks from within the parser's callbacks. Knows no parser, n
 
 from collections.abc import Iterable
 
-from discovery.http.limits import UNKNOWN_CONTENT_ENCODING, UNKNOWN_TRANSFER_ENCODING, Limits, Refusal
+from urllib.parse import unquote_to_bytes
+
+from discovery.http.limits import (
+    NO_TEXT_IN_PATH,
+    UNKNOWN_CONTENT_ENCODING,
+    UNKNOWN_TRANSFER_ENCODING,
+    Limits,
+    Refusal,
+)
 
 Field = tuple[bytes, bytes]
 
@@ -23,6 +31,21 @@ def header_refusal(name: bytes, value: bytes, limits: Limits) -> Refusal | None:
     if name == b"content-encoding" and value != b"identity":
         return UNKNOWN_CONTENT_ENCODING
     return None
+
+
+def target_refusal(url: bytes) -> Refusal | None:
+    """Why no request for this target is taken: decoded leniently, two names could meet in one path."""
+    if b"%" in url:
+        try:
+            unquote_to_bytes(url.partition(b"?")[0]).decode()
+        except UnicodeDecodeError:
+            return NO_TEXT_IN_PATH
+    return None
+
+
+def size_refusal(url: bytes, limits: Limits) -> Refusal:
+    """What a peer is told whose head is too large: which part of it is."""
+    return limits.request_line_too_long if 2 * len(url) > limits.max_header_bytes else limits.head_too_large
 
 
 def head_size(url: bytes, headers: Iterable[Field]) -> int:

@@ -58,6 +58,11 @@ class Limits(msgspec.Struct, frozen=True):
         return Refusal(431, f"The request line and headers are larger than the limit of {self.max_header_bytes} bytes.")
 
     @property
+    def request_line_too_long(self) -> Refusal:
+        """For such a head in which it is the target that is long."""
+        return Refusal(414, f"The path and the query are too long: a head may have {self.max_header_bytes} bytes.")
+
+    @property
     def too_slow(self) -> Refusal:
         """For a request that took more than ``request_timeout_secs`` to arrive."""
         return Refusal(408, f"The request did not arrive in full within {self.request_timeout_secs:g} seconds.")
@@ -93,6 +98,9 @@ class Unread:
 
 INTERNAL_ERROR = Refusal(500, "The request could not be answered because of an error in the service; its log has more.")
 NOT_HTTP = Refusal(400, "The request is not valid HTTP/1.1.")
+TLS_SPOKEN_HERE = Refusal(400, "This port speaks TLS: use https://.")
+TLS_NOT_SPOKEN_HERE = Refusal(400, "This port speaks plain HTTP: use http://.")
+NO_TEXT_IN_PATH = Refusal(400, "The path is not percent-encoded UTF-8.")
 NO_SINGLE_HOST = Refusal(400, "An HTTP/1.1 request must have exactly one Host header.")
 TOO_MANY_PIPELINED = Refusal(400, f"More than {MAX_PIPELINED} requests wait on this connection; read answers first.")
 NO_TUNNELS = Refusal(501, "CONNECT is not supported: this is no proxy.")

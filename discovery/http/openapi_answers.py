@@ -35,6 +35,7 @@ _COMMON = (
     "BadRequest",
     "RequestTimeout",
     "ContentTooLarge",
+    "TargetTooLong",
     "UnsupportedMediaType",
     "HeadTooLarge",
     "InternalError",
@@ -235,6 +236,12 @@ _ERRORS: dict[str, _Error] = {
         413,
         f"The body is longer than the service takes (`--max-body-bytes`, {_DEFAULTS.max_body_bytes:,} by default).",
         _DEFAULTS.body_too_large.detail,
+        ("Connection",),
+    ),
+    "TargetTooLong": _Error(
+        414,
+        "Path and query are longer than the service takes (`--max-header-bytes`).",
+        _DEFAULTS.request_line_too_long.detail,
         ("Connection",),
     ),
     "UnsupportedMediaType": _Error(

@@ -119,20 +119,21 @@ class TestSizes:
     """F04: what is too large is refused before it is held."""
 
     @pytest.mark.parametrize(
-        "head",
+        ("status", "head"),
         [
-            pytest.param(b"GET /ok HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 3000, id="F04 one line, never ended"),
-            pytest.param(b"GET /ok HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 3000 + b"\r\n\r\n", id="F04 one line"),
-            pytest.param(b"GET /ok HTTP/1.1\r\n" + b"X: y\r\n" * 600, id="F04 many headers"),
-            pytest.param(b"GET /" + b"x" * 3000, id="F04 request line, never ended"),
-            pytest.param(b"GET /" + b"x" * 3000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", id="F04 request line"),
-            pytest.param(b"\r\n" * 1500, id="F04 line breaks"),
+            pytest.param(431, b"GET /ok HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 3000, id="F04 one line, never ended"),
+            pytest.param(431, b"GET /ok HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 3000 + b"\r\n\r\n", id="F04 one line"),
+            pytest.param(431, b"GET /ok HTTP/1.1\r\n" + b"X: y\r\n" * 600, id="F04 many headers"),
+            pytest.param(414, b"GET /" + b"x" * 3000, id="F04 request line, never ended"),
+            pytest.param(414, b"GET /" + b"x" * 3000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", id="F04 request line"),
+            pytest.param(414, b"GET /?" + b"x" * 3000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", id="F04 query"),
+            pytest.param(431, b"\r\n" * 1500, id="F04 line breaks"),
         ],
     )
-    def test_head_over_the_limit(self, head: bytes) -> None:
+    def test_head_over_the_limit(self, status: int, head: bytes) -> None:
         with served(max_header_bytes=2000) as server, server.peer() as peer:
             peer.send(head)
-            assert peer.answer().problem["status"] == 431
+            assert peer.answer().problem["status"] == status
             assert peer.ended() == b""
             assert server.app.started == []
 
@@ -239,6 +240,10 @@ class TestParsing:
             (b"GET /ok\r\n\r\n", 400),
             (b"GET http:// HTTP/1.1\r\nHost: a\r\n\r\n", 400),
             (b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            (b"GET /%ff HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            (b"GET /ok%C3 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            (b"GET /%ed%a0%80?x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+            (b"GET http://a/%ff HTTP/1.1\r\nHost: a\r\n\r\n", 400),
             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
             (b"\x16\x03\x01\x02\x00\x01\x00", 400),
             (b"nonsense\r\n\r\n", 400),

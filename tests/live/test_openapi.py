@@ -174,12 +174,14 @@ class Malformed(NamedTuple):
     status: int
     lines: str
     end: str = "\r\n"
+    target: str = ""
 
 
 MALFORMED = [
     Malformed(400, "Host: a\r\nHost: b\r\n"),
     Malformed(408, "Host: a\r\n", end=""),
     Malformed(413, "Host: a\r\nContent-Length: 100000000\r\n"),
+    Malformed(414, "Host: a\r\n", target="x" * 20_000),
     Malformed(415, "Host: a\r\nContent-Encoding: gzip\r\n"),
     Malformed(431, f"Host: a\r\nX: {'x' * 20_000}\r\n"),
     Malformed(501, "Host: a\r\nTransfer-Encoding: gzip\r\n"),
@@ -210,7 +212,7 @@ def ask(replica: Replica, method: str, target: str, one: Ask) -> Answered:
 def spoil(replica: Replica, method: str, target: str, malformed: Malformed) -> Answered:
     """Send a request that is none, and read all that comes back."""
     with socket.create_connection(("127.0.0.1", replica.port), timeout=10) as peer:
-        peer.sendall(f"{method} {target} HTTP/1.1\r\n{malformed.lines}{malformed.end}".encode())
+        peer.sendall(f"{method} {target}{malformed.target} HTTP/1.1\r\n{malformed.lines}{malformed.end}".encode())
         with peer.makefile("rb") as reader:
             everything = reader.read()
     response = http.client.HTTPResponse(_Read(everything))
