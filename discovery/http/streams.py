@@ -1,17 +1,17 @@
 """Server-sent events: one small object per subscriber, written to from the publisher's own turn.
 
-A subscriber that is up to date costs no task of its own beyond the request's, which sleeps until the client leaves. One
-that cannot take a write at once is stepped out of the publisher's way and catches up from the journal, or with a new
-snapshot, at its own speed: it holds a token, never a queue.
+A subscriber that is up to date costs no task of its own beyond the request's, which sleeps until the client leaves.
+What is published is framed once for all of them and handed to each connection as it is. One that cannot take a write at
+once is stepped out of the publisher's way and catches up from the journal, or with a new snapshot, at its own speed: it
+holds a token, never a queue.
 """
 
 import asyncio
 import random
-from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from discovery.errors import Unavailable
-from discovery.http.answers import NO_CACHE, Headers, Message, Receive, Scope, Send, too_many
+from discovery.http.answers import NO_CACHE, Headers, Receive, Scope, Send, too_many
 from discovery.http.requests import header
 from discovery.listing.publisher import Selection
 
@@ -19,7 +19,21 @@ COMMENT_SECS = 15
 RETRY_MS = (1000, 3000)
 PIECE_BYTES = 65_536
 
-_COMMENT: Message = {"type": "http.response.body", "body": b":\n\n", "more_body": True}
+WIRE = "discovery.wire"
+"""Where the scope of a request has its connection's ``Wire``."""
+
+_COMMENT = b":\n\n"
+
+
+class Wire(Protocol):
+    """A connection, as far as a running answer may write to it past ``send``: from outside of its task, at once."""
+
+    @property
+    def chunked_encoding(self) -> bool | None:
+        """Whether the answer's body goes out in chunks; known once its head was sent."""
+
+    def write_now(self, framed: bytes) -> bool:
+        """Write bytes that are framed already; false, and nothing is written, where the peer does not keep up."""
 
 
 class Streams:
@@ -31,6 +45,7 @@ class Streams:
         self._parked = 0
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._frames = self._chunk = b""
         self.fell_behind = 0
         self.closed = False
 
@@ -52,7 +67,7 @@ class Streams:
             NO_CACHE,
             (b"x-accel-buffering", b"no"),
         ]
-        stream = Stream(self, selection, send, _last_event_id(scope))
+        stream = Stream(self, selection, send, scope.get(WIRE) or _SteppedSend(send), _last_event_id(scope))
         slot = self._open[random.randrange(COMMENT_SECS)]  # noqa: S311
         slot.add(stream)
         selection.readers += 1
@@ -69,6 +84,12 @@ class Streams:
             slot.discard(stream)
             selection.readers -= 1
             stream.leave()
+
+    def chunk(self, frames: bytes) -> bytes:
+        """The frames as one chunk of HTTP/1.1, made once for all subscribers of a round."""
+        if self._frames is not frames:
+            self._frames, self._chunk = frames, b"%x\r\n%b\r\n" % (len(frames), frames)
+        return self._chunk
 
     async def park(self, receive: Receive, selection: Selection[Any], token: str, wait_secs: float) -> bool:
         """Wait until the selection's token is another; false where it still is the same at the end.
@@ -126,12 +147,13 @@ class Streams:
 class Stream:
     """One subscriber; ``token`` names the state that it has assembled so far."""
 
-    __slots__ = ("_certain", "_selection", "_send", "_streams", "_task", "gone", "token")
+    __slots__ = ("_certain", "_selection", "_send", "_streams", "_task", "_wire", "gone", "token")
 
-    def __init__(self, streams: Streams, selection: Selection[Any], send: Send, token: str | None) -> None:
+    def __init__(self, streams: Streams, selection: Selection[Any], send: Send, wire: Wire, token: str | None) -> None:
         self._streams = streams
         self._selection = selection
         self._send = send
+        self._wire = wire
         self._task: asyncio.Task[None] | None = None
         self.token = token
         self.gone = False
@@ -139,7 +161,7 @@ class Stream:
 
     def offer(self, frames: bytes, token: str) -> bool:
         """See ``publisher.Subscriber``."""
-        if not self._write_now(_shared_message(frames)):
+        if not self._write_now(frames):
             return False
         self.token = token
         return True
@@ -186,7 +208,7 @@ class Stream:
         """Send the last ``retry`` and end the body, now or when the reader has caught up."""
         if self in self._selection.subscribers:
             self._selection.subscribers.discard(self)
-            if self._write_now({"type": "http.response.body", "body": _retry(), "more_body": False}):
+            if _step(self._send({"type": "http.response.body", "body": _retry(), "more_body": False})):
                 self.gone = True
             else:
                 self.fall_behind()
@@ -211,28 +233,35 @@ class Stream:
             if self.gone:
                 return
 
-    def _write_now(self, message: Message) -> bool:
-        """Step the send by hand: it ends in one step, or the reader's buffer is full and nothing was written."""
-        sending: Coroutine[Any, Any, None] = self._send(message)  # type: ignore[assignment]
-        try:
-            sending.send(None)
-        except StopIteration:
-            return True
-        except (OSError, RuntimeError):  # the connection is closing; its request's task will hear of it
-            return True
-        sending.close()
-        return False
+    def _write_now(self, frames: bytes) -> bool:
+        wire = self._wire
+        return wire.write_now(self._streams.chunk(frames) if wire.chunked_encoding else frames)
 
 
-_last_message: tuple[bytes, Message] = (b"", {})
+class _SteppedSend:
+    """A wire for connections that offer none."""
+
+    __slots__ = ("_send",)
+    chunked_encoding = False  # whoever sends for it does the framing
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def write_now(self, framed: bytes) -> bool:
+        """See ``Wire``."""
+        return _step(self._send({"type": "http.response.body", "body": framed, "more_body": True}))
 
 
-def _shared_message(frames: bytes) -> Message:
-    """The same message for every subscriber of one round."""
-    global _last_message
-    if _last_message[0] is not frames:
-        _last_message = (frames, {"type": "http.response.body", "body": frames, "more_body": True})
-    return _last_message[1]
+def _step(sending: Any) -> bool:
+    """Step a send by hand: it ends in one step, or the reader's buffer is full and nothing was written."""
+    try:
+        sending.send(None)
+    except StopIteration:
+        return True
+    except (OSError, RuntimeError):  # the connection is closing; its request's task will hear of it
+        return True
+    sending.close()
+    return False
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -2,7 +2,7 @@
 
 What a client does is a plain call: ``rig.get("/pools")``. A stream or a parked poll is an ``Exchange`` that goes on
 while the test lets time pass; its client can read slowly, or leave. ``send`` behaves as the server's: it waits for room
-before it writes, and is silent once the client has left.
+before it writes, and is silent once the client has left; so does the wire past it, which takes chunks.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from discovery.errors import Unavailable
 from discovery.http.access import RateLimit
 from discovery.http.api import make_app
 from discovery.http.handlers import Service
-from discovery.http.streams import Streams
+from discovery.http.streams import WIRE, Streams
 from discovery.listing.lists import Lists
 from discovery.listing.publisher import Publisher
 from discovery.listing.snapshot import pool_fragment, router_fragment
@@ -76,7 +76,9 @@ class Exchange:
         self.ended = False
         self.broken = False
         self.room: float = float("inf")
-        self.task = loop.create_task(app(scope, self._receive, self._send))
+        self.chunked_encoding: bool | None = None
+        self.pushed = 0
+        self.task = loop.create_task(app(scope | {WIRE: self}, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
         if self._requests:
@@ -95,11 +97,28 @@ class Exchange:
         assert (message["type"] == "http.response.start") == (not self.messages)
         self.messages.append(message)
         if message["type"] == "http.response.body":
-            self.writes.append(message["body"])
+            self._arrive(message["body"])
             self.ended = not message.get("more_body")
-            self.room -= len(message["body"])
-            if self.room <= 0:
-                self._writable.clear()
+        else:
+            self.chunked_encoding = all(name != b"content-length" for name, _ in message["headers"])
+
+    def write_now(self, framed: bytes) -> bool:
+        """See ``streams.Wire``."""
+        if self._left.is_set() or self.broken:
+            return True
+        if not self._writable.is_set():
+            return False
+        assert self.chunked_encoding, "past send before the head, or into an answer that is not chunked"
+        assert not self.ended
+        self.pushed += 1
+        self._arrive(unchunked(framed))
+        return True
+
+    def _arrive(self, body: bytes) -> None:
+        self.writes.append(body)
+        self.room -= len(body)
+        if self.room <= 0:
+            self._writable.clear()
 
     # ---- what the client does
 
@@ -167,6 +186,14 @@ class Exchange:
     @property
     def last_event_id(self) -> str | None:
         return next((event.id for event in reversed(self.events()) if event.id is not None), None)
+
+
+def unchunked(framed: bytes) -> bytes:
+    """What one chunk of HTTP/1.1 holds; fails on anything else."""
+    size, _, rest = framed.partition(b"\r\n")
+    assert len(rest) == int(size, 16) + 2 > 2, "an empty chunk would be the end of the body"
+    assert rest.endswith(b"\r\n")
+    return rest[:-2]
 
 
 class Assembled:

@@ -142,6 +142,30 @@ def test_routers_are_streamed_as_pools_are() -> None:
         assert (delete.name, delete.data, delete.id) == ("delete", {"id": "r0"}, etag(rig, "/routers"))
 
 
+def test_what_is_published_goes_past_send_and_is_framed_once_for_all(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = [rig.open(EVENTS) for _ in range(5)]
+    framed: list[bytes] = []
+    written = Exchange.write_now
+    monkeypatch.setattr(Exchange, "write_now", lambda self, chunk: framed.append(chunk) or written(self, chunk))
+    rig.publish(pool("p3"))
+    rig.settle()
+    assert [stream.pushed for stream in streams] == [1] * 5
+    assert [told(stream)[-1] for stream in streams] == ["put p3"] * 5
+    assert len({id(chunk) for chunk in framed}) == 1, "each subscriber was given a copy of its own"
+
+
+def test_an_answer_that_is_not_chunked_is_written_as_it_is(rig: Rig) -> None:
+    """HTTP/1.0 knows no chunks: such a stream ends with its connection."""
+    stream, other = rig.open(EVENTS), rig.open(EVENTS)
+    taken: list[bytes] = []
+    stream.chunked_encoding = False
+    stream.write_now = lambda framed: not taken.append(framed)  # type: ignore[method-assign]
+    rig.publish(pool("p3"))
+    rig.settle()
+    assert told(other)[-1] == "put p3"
+    assert taken == other.writes[-1:]
+
+
 # ---- filters
 
 

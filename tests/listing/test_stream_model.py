@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from discovery.http.streams import Streams
+from discovery.http.streams import WIRE, Streams
 from discovery.listing import snapshot
 from discovery.listing.publisher import Publisher, Selection
 from discovery.listing.snapshot import EVERYTHING, Filter, pool_fragment
 from discovery.model import Listing, PoolKey, Registration
 from discovery.registrations import listing
+from tests.http.in_process import unchunked
 from tests.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.timeout(60)
@@ -98,7 +99,7 @@ class Following:
         self.room.set()
         self.fresh = self.last_id is None
         headers = [] if self.last_id is None else [(b"last-event-id", self.last_id.encode())]
-        scope = {"type": "http", "method": "GET", "headers": headers}
+        scope = {"type": "http", "method": "GET", "headers": headers, WIRE: self}
         selection = served.select(self.wanted)
         self.task = self.loop.create_task(served.streams.serve(scope, self._receive, self._send, selection))
 
@@ -113,6 +114,16 @@ class Following:
             assert not self.ended, "bytes after the end"
             self.wire += message["body"]
             self.ended = not message.get("more_body", False)
+
+    chunked_encoding = True
+
+    def write_now(self, framed: bytes) -> bool:
+        """What the publisher writes past ``send``, from its own turn."""
+        if not self.room.is_set():
+            return False
+        assert not self.ended, "bytes after the end"
+        self.wire += unchunked(framed)
+        return True
 
     def read(self) -> None:
         """Take whole events off the wire."""
