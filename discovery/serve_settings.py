@@ -261,7 +261,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             ALL,
             ORIGIN,
-            "The origin whose pages may read this service in a browser, or * for all; without it none may.",
+            "The origin whose pages may use this service in a browser, or * for all; without it only its own.",
             secret=True,
         ),
     ] = None

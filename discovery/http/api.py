@@ -9,7 +9,6 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.routing import Route
 
@@ -30,13 +29,15 @@ from discovery.http.answers import (
 )
 from discovery.http.handlers import OnePool, PublishedList, Register, Registrations, Service, Status
 from discovery.http.requests import no_filter, pool_filter
+from discovery.http.web_safety import admit_write, shared_with
 
 
 def make_app(service: Service) -> App:
     """The whole HTTP side as one ASGI application."""
     pools = PublishedList(service, service.pools, pool_filter)
     routers = PublishedList(service, service.routers, no_filter)
-    register = _guarded(Register(service))
+    admit = admit_write(service.cors_origin)
+    register = _guarded(Register(service), admit)
     by_method: Mapping[str, App] = {"GET": _guarded(pools.get), "HEAD": _guarded(pools.get), "POST": register}
     one = OnePool(service)
     events = {"/pools/events": _guarded(pools.events), "/routers/events": _guarded(routers.events)}
@@ -48,7 +49,7 @@ def make_app(service: Service) -> App:
             Route("/pools/events", _Asgi(hot["/pools/events"])),
             Route(
                 "/pools/{key:path}",
-                _Asgi({"GET": _guarded(one.get), "DELETE": _guarded(one.delete)}),
+                _Asgi({"GET": _guarded(one.get), "DELETE": _guarded(one.delete, admit)}),
             ),
             Route("/routers", _Asgi({"GET": _guarded(routers.get)})),
             Route("/routers/events", _Asgi(hot["/routers/events"])),
@@ -66,13 +67,7 @@ def make_app(service: Service) -> App:
 
     if service.cors_origin is None:
         return app
-    return CORSMiddleware(
-        app,
-        allow_origins=[service.cors_origin],
-        allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["*"],
-        expose_headers=["ETag", "Retry-After"],
-    )
+    return shared_with(service.cors_origin, app)
 
 
 def make_probe_app(service: Service) -> App:
@@ -121,9 +116,11 @@ class _Asgi:
         await handler(scope, receive, send)
 
 
-def _guarded(handler: App) -> App:
+def _guarded(handler: App, admit: Callable[[Scope], None] | None = None) -> App:
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            if admit is not None:
+                admit(scope)
             await handler(scope, receive, send)
         except DiscoveryError as error:
             await refuse(send, error)

@@ -225,6 +225,11 @@ _ERRORS: dict[str, _Error] = {
     "NotFound": _Error(
         404, "There is no such pool.", "The pool us-east-1/prod/llama-70b is not listed.", title="Not listed"
     ),
+    "Forbidden": _Error(
+        403,
+        "A browser sent it for a page of another origin (`--cors-origin`).",
+        "Pages of other origins may not call this service from a browser (--cors-origin).",
+    ),
     "MethodNotAllowed": _Error(405, "The path is there, for other methods.", "This path takes GET, HEAD.", ("Allow",)),
     "RequestTimeout": _Error(
         408,

@@ -78,6 +78,7 @@ def register_pool() -> Part:
         "responses": {
             "200": _json("Stored.", "Accepted", _plain(Accepted(15, 5, True))),
             **errors(
+                "Forbidden",
                 "Invalid",
                 "TooManyRequests",
                 "Unavailable",
@@ -99,7 +100,7 @@ def deregister_pool() -> Part:
         "parameters": [reference("parameters", "instance_id")],
         "responses": {
             "204": {"description": "The store holds no such registration any more."},
-            **errors("Unavailable", NotFound="The path names no pool."),
+            **errors("Forbidden", "Unavailable", NotFound="The path names no pool."),
         },
     }
 

@@ -23,6 +23,8 @@ from discovery.errors import DiscoveryError
 from discovery.http.connection import Connection
 from discovery.http.limits import Limits
 from discovery.http.peers import SharedState
+from discovery.http.tls import TlsConnection
+from discovery.http.web_safety import ON_EVERY_ANSWER
 
 __all__ = ["CannotListen", "HttpServer", "Limits", "run_async"]
 
@@ -175,7 +177,10 @@ class HttpServer:
         now = int(time.time())
         if now != self._dated:
             self._dated = now
-            self._shared.default_headers = [(b"date", formatdate(now, usegmt=True).encode())]
+            self._shared.default_headers = [
+                (b"date", formatdate(now, usegmt=True).encode()),
+                *ON_EVERY_ANSWER,
+            ]
 
 
 def _listen(host: str, port: int, limits: Limits) -> socket.socket:

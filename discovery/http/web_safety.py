@@ -12,8 +12,12 @@ from collections.abc import Callable, Sequence
 from discovery.errors import Rejected
 from discovery.http.answers import App, Headers, Message, Receive, Scope, Send, problem
 
-NO_SNIFFING = (b"x-content-type-options", b"nosniff")
-"""On every answer: none of them is anything but what its content type says."""
+ON_EVERY_ANSWER: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+]
+"""None of them is anything but what its content type says, and shown in a browser it loads and runs nothing. A page
+brings a policy of its own, which then stands in place of this one."""
 
 _OWN_PAGES = frozenset({b"same-origin", b"none"})
 _SAID_BY_BROWSERS = frozenset({b"origin", b"sec-fetch-site"})

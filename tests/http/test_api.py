@@ -638,11 +638,31 @@ def test_the_configured_origin_may_read_write_and_stream() -> None:
                 "/pools",
                 ours | {"access-control-request-method": method, "access-control-request-headers": "content-type"},
             )
-            assert preflight.status == 200
+            assert preflight.status == 204
             assert method in preflight.headers["access-control-allow-methods"]
             assert "content-type" in preflight.headers["access-control-allow-headers"].lower()
         refused = rig.ask("OPTIONS", "/pools", theirs | {"access-control-request-method": "GET"})
-        assert refused.status == 400
+        assert refused.status == 403
+        assert "--cors-origin" in refused.problem()["detail"]
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_a_write_that_a_page_of_another_origin_sends_changes_nothing(method: str) -> None:
+    target = "/pools" if method == "POST" else "/pools/c1/n1/p1"
+    body = json.dumps(fields("p2")).encode() if method == "POST" else b""
+    for lines in ({"origin": "http://other"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        for cors_origin in (None, "http://ui"):
+            with Rig(cors_origin=cors_origin) as rig:
+                rig.start()
+                assert rig.post(fields("p1")).status == 200
+                refused = rig.ask(method, target, {"content-type": "application/json"} | lines, body=body)
+                assert refused.status == 403
+                assert "--cors-origin" in refused.problem()["detail"]
+                rig.pass_time(LEASE / 2)
+                assert rig.names() == ["p1"]
+                for own in ({}, {"origin": "http://test"}, {"sec-fetch-site": "same-origin"}):
+                    headers = {"content-type": "application/json"} | own
+                    assert rig.ask(method, target, headers, body=body).status in (200, 204)
 
 
 # ---- over a real connection

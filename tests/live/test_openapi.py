@@ -19,6 +19,7 @@ from tests.live.signs import await_sign, free_port
 pytestmark = [pytest.mark.live, pytest.mark.timeout(60)]
 
 JSON = {"content-type": "application/json"}
+FOREIGN = {"origin": "https://page.example.com"}
 EVERY = {"if-none-match": "*"}
 WAIT = {"if-none-match": "*", "prefer": "wait=1"}
 ONE = "/pools/{cluster_id}/{namespace}/{dgd_name}"
@@ -130,6 +131,7 @@ ASKS: dict[str, list[Ask]] = {
         Ask(204, "roomy", "/pools/c1/n1/p1?instance_id=other"),
         Ask(204, "roomy", "/pools/c1/n1/p1?instance_id="),
         Ask(400, "roomy", "/pools/c1/n1/absent?instance_id=a&instance_id=b"),
+        Ask(403, "roomy", "/pools/c1/n1/absent", FOREIGN),
         Ask(404, "roomy", "/pools/c1/n1/%2e%2e"),
         Ask(503, "cut_off", "/pools/c1/n1/p1"),
     ],
@@ -144,6 +146,7 @@ ASKS: dict[str, list[Ask]] = {
         Ask(400, "roomy", "{path}", JSON, b"{"),
         Ask(400, "roomy", "{path}", JSON),
         Ask(400, "roomy", "{path}?model=m", JSON, b"{}"),
+        Ask(403, "roomy", "{path}", JSON | FOREIGN, json.dumps(pool()).encode()),
         Ask(415, "roomy", "{path}", {"content-type": "text/plain"}, b"{}"),
         Ask(422, "roomy", "{path}", JSON, b"{}"),
         Ask(422, "roomy", "{path}", JSON, b"7"),
