@@ -23,7 +23,6 @@ from discovery.errors import DiscoveryError
 from discovery.http.connection import Connection
 from discovery.http.limits import Limits
 from discovery.http.peers import SharedState
-from discovery.http.tls import TlsConnection
 from discovery.http.web_safety import ON_EVERY_ANSWER
 
 __all__ = ["CannotListen", "HttpServer", "Limits", "run_async"]
