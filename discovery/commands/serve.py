@@ -8,9 +8,7 @@ arguments.
 
 import asyncio
 import contextlib
-import gc
 import logging
-import signal
 import time
 import uuid
 from collections import Counter
@@ -18,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from discovery import __version__
+from discovery.ending import Ending
 from discovery.http.access import RateLimit
 from discovery.http.answers import App
 from discovery.http.api import make_app, make_probe_app
@@ -31,6 +30,7 @@ from discovery.mcs.origin import Rules
 from discovery.mcs.slices import Touched
 from discovery.metrics import Counters
 from discovery.model import Listing, Router
+from discovery.process_memory import keep_giving_back, make_collections_rare
 from discovery.settings import Address, ServeSettings
 from discovery.stores import Store
 from discovery.stores.memory import MemoryStore
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 RESTART_SECS = 0.5
 LAG_TICK_SECS = 0.25
 MAX_PROBE_CONNECTIONS = 256
+LAST_GRACE_SECS = 1.0
+"""What requests in flight have after a second signal."""
 
 
 def run(settings: ServeSettings) -> int:
@@ -66,7 +68,7 @@ class _Process:
         self._started_at = time.monotonic()
         self._draining = False
         self._lag_secs = 0.0
-        self._stop = asyncio.Event()
+        self._ending = Ending()
         self._counters = Counters()
         self._store = _open_store(settings, self._counters)
         self._pools: Publisher[Listing] = Publisher("pools")
@@ -130,10 +132,8 @@ class _Process:
 
     async def run(self) -> int:
         """Serve until told to stop."""
-        _make_collections_rare()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        make_collections_rare()
+        self._ending.heed_signals()
         if not self._watchers:
             self._lists.set_routers(self._settings.router)
         servers = [server for server in (self._server, self._probe_server) if server is not None]
@@ -143,10 +143,11 @@ class _Process:
         tasks = [
             asyncio.create_task(_kept_running("the store's feed", self._replica.run)),
             asyncio.create_task(self._measure_lag()),
+            asyncio.create_task(keep_giving_back()),
             *([asyncio.create_task(_kept_running("the lists", self._lists.run))] if self._watchers else []),
             *(asyncio.create_task(_kept_running(f"the watcher of {w.name}", w.run)) for w in self._watchers),
         ]
-        await self._stop.wait()
+        await self._ending.told()
         await self._end(servers, tasks)
         return 0
 
@@ -155,17 +156,30 @@ class _Process:
         self._draining = True
         for server in servers:
             server.drain()
-        await asyncio.sleep(self._settings.drain_delay_secs)
+        await self._ending.pause(self._settings.drain_delay_secs)
         self._streams.close()
         self._pools.close()
         self._routers.close()
-        await asyncio.gather(*(server.stop(self._settings.shutdown_grace_secs) for server in servers))
+        await self._stop(servers)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(watcher.close() for watcher in self._watchers))
         await self._store.close()
         log.info("stopped")
+        self._ending.heed_nothing()
+
+    async def _stop(self, servers: Sequence[HttpServer]) -> None:
+        """Stop within the grace, and from a second signal on within what a request with the app may still need."""
+        grace = self._settings.shutdown_grace_secs
+        stops = asyncio.gather(*(server.stop(grace) for server in servers))
+        hurry = asyncio.create_task(self._ending.until_hurried())
+        await asyncio.wait((stops, hurry), return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not stops.done():
+            log.info("told again to stop: what is not done within %g s is cut off", min(grace, LAST_GRACE_SECS))
+            await asyncio.gather(*(server.stop(min(grace, LAST_GRACE_SECS)) for server in servers))
+        await stops
 
     def _announce_start(self) -> None:
         settings = self._settings
@@ -302,13 +316,3 @@ async def _kept_running(what: str, work: Callable[[], Coroutine[Any, Any, None]]
             log.exception("%s ended by a fault and begins again", what)
         with contextlib.suppress(TimeoutError):
             await asyncio.sleep(RESTART_SECS)
-
-
-def _make_collections_rare() -> None:
-    """Listings live long and hold no cycles: full collections over all of them would only stop the loop.
-
-    The young are collected often all the same: what fails in libraries may leave a cycle of a traceback and its frames.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 20, 1_000)

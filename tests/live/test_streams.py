@@ -1,6 +1,7 @@
 """Streams over real sockets: their end, their number, their ids, and clients that vanish or do not read."""
 
 import random
+import signal
 import socket
 import struct
 import threading
@@ -65,13 +66,13 @@ def test_f28_a_stop_lets_every_stream_and_every_slow_request_end_well(
         connection.sendall(head % len(body) + body[:-1])
         slow.append(connection)
     a.terminate()
+    a.terminate()  # the same wish told twice, as by a wrapper and its process group
     told = time.monotonic()
     await_sign(lambda: a.get("/readyz").status == 503, 0.5, "not ready")
     assert a.get("/readyz").json is not None
     during = a.post(pool("c1/n1/during"))
     assert (during.status, during.headers["connection"]) == (200, "close")
     assert all(stream.connected for stream in streams), "streams go on during the drain delay"
-    a.terminate()
     for connection in slow:
         connection.sendall(b"}")
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
@@ -83,6 +84,34 @@ def test_f28_a_stop_lets_every_stream_and_every_slow_request_end_well(
     names = [f"c1/n1/slow{number}" for number in range(10)]
     assert b.lists("c1/n1/during", *names), "no registration is deleted by a shutdown"
     assert "Traceback" not in a.log
+
+
+@pytest.mark.parametrize("delay", ["60", "0"], ids=["in-the-drain-delay", "in-the-grace"])
+def test_a_second_signal_ends_at_once_and_well(make_replica: MakeReplica, traffic: Traffic, delay: str) -> None:
+    flags = ("--drain-delay-secs", delay, "--shutdown-grace-secs", "60", "--request-timeout-secs", "60")
+    replica = make_replica("impatient", flags=flags).start()
+    streams = [Subscriber(traffic, [replica], comes_back=False) for _ in range(5)]
+    await_sign(lambda: all(stream.connected for stream in streams), 5, "the streams")
+    with replica.connect() as dripping:
+        dripping.sendall(b"POST /pools HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n")
+        await_sign(lambda: replica.get("/status").json["connections"] >= 7, 5, "a request that never ends")
+        replica.terminate()
+        if delay == "0":
+            await_sign(lambda: all(stream.actor.done() for stream in streams), 5, "the end of the streams")
+        else:
+            await_sign(lambda: replica.get("/readyz").status == 503, 5, "not ready")
+        # What follows this soon counts as the same wish told twice: asking again is the sign that another is heard.
+        begun = time.monotonic()
+        while replica.running and time.monotonic() < begun + 20:
+            replica.process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        assert replica.exit_code(1) == 0, replica.log
+        assert time.monotonic() - begun < 15, "it waited for the drain delay or the grace"
+        assert dripping.recv(4096) == b""
+    await_sign(lambda: all(stream.actor.done() for stream in streams), 2, "all streams ended")
+    assert all(stream.visits[0].clean for stream in streams)
+    assert replica.log.rstrip().endswith("stopped")
+    assert "Traceback" not in replica.log
 
 
 def test_f29_clients_that_vanish_leave_nothing_behind(lone: Replica) -> None:
