@@ -18,6 +18,7 @@ from tests.bench.servers import busy_share
 
 GOALS = ("R1", "R2", "R3", "R4", "W1", "W2", "P1", "P2", "S1", "S2", "S3", "E1", "K1", "K2")
 QUICK_GOALS = frozenset({"R1", "R4", "W1", "P1", "S1", "E1"})
+QUICK_SHARE = 0.9  # of a goal: below it a quick run, whose windows are short, calls it missed
 QUIET = 0.15
 LONGEST_MINUTES = 600  # leases of a run last longer
 NEED_WRK = frozenset({"R1", "R2", "R3", "R4", "W1", "W2"})
@@ -61,10 +62,11 @@ def main() -> int:
     rows = [row for row in rows if row.goal in arguments.only]
     if max(busy) > QUIET:
         print(f"scripts/bench: others used up to {max(busy):.0%} of the processors: ratios are weak", file=sys.stderr)
-    print(table(rows))
+    share = QUICK_SHARE if arguments.quick else 1.0
+    print(table(rows, share))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(_report(rows, started, arguments.quick, max(busy)), indent=1) + "\n")
-    return 1 if any(row.met is False for row in rows) else 0
+    return 1 if any(row.meets(share) is False for row in rows) else 0
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:

@@ -13,16 +13,19 @@ from typing import Any, TypeVar
 import msgspec
 import redis
 
+from tests.bench import etcd
 from tests.bench.goals import NONE_AT_ALL, Bound, Row
 from tests.bench.load import CannotMeasure, Peer, get_request, register_all, registration
 from tests.bench.plan import Plan
 from tests.bench.reads import fill
 from tests.bench.servers import product, redis_server
+from tests.bench.watchers import watched
 from tests.live.redis_server import RedisServer
 
 LEASE_SECS = 60.0
 NOTICE_SECS = (3.0, 6.0, 12.0)  # how long everything may take to be in place, at the first attempt and after
 PATIENCE_SECS = 30.0
+ETCD_LEASE_SECS = 5
 
 Measured = TypeVar("Measured")
 
@@ -32,6 +35,9 @@ def measure(plan: Plan) -> Iterator[Row]:
     goal = Row("E1", f"last of {plan.leases:,} leases late by", "ms", Bound("<=", 0.5), "redis expired")
     early = Row("E1", "gone before their deadline", "pools", NONE_AT_ALL)
     twice = Row("E1", "gone twice", "pools", NONE_AT_ALL)
+    # A round of etcd takes half a minute.
+    absent = etcd.absent() if plan.slow_peers else "a quick run has no time"
+    ends = Row("E1", f"last of {plan.leases:,} leases late by", "ms", Bound("<=", 0.05), "etcd leases", absent)
     bodies = [registration(index) for index in range(plan.leases)]
     for _ in plan.rounds():
         limit = _in_time(_announced_by_redis, bodies)
@@ -39,8 +45,10 @@ def measure(plan: Plan) -> Iterator[Row]:
         goal.add(seen.late_ms, limit)
         early.add(seen.early)
         twice.add(seen.twice)
-        plan.tell(goal, early, twice)
-    yield from (goal, early, twice)
+        if ends.absent is None:
+            ends.add(seen.late_ms, _ended_by_etcd(plan.leases))
+        plan.tell(goal, ends, early, twice)
+    yield from (goal, *([ends] if plan.slow_peers else []), early, twice)
 
 
 class _TooSlow(Exception):
@@ -74,6 +82,32 @@ def _announced_by_redis(bodies: list[bytes], notice_secs: float) -> float:
         late = time.time() * 1000 - deadline_ms
         client.close()
         return late
+
+
+def _ended_by_etcd(count: int) -> float:
+    """Each key has a lease of its own, granted as fast as etcd does; each deadline counts from the grant's answer."""
+    due_ns = dict[int, int]()
+    with etcd.etcd() as member, watched(member.port, etcd.watch_greeting(), marks=etcd.GONE_MARKS) as watcher:
+        peers = [Peer(member.port) for _ in range(etcd.AT_ONCE)]
+        lease = etcd.gateway_request("/v3/lease/grant", b'{"TTL":%d}' % ETCD_LEASE_SECS)
+        for start in range(0, count, etcd.AT_ONCE):
+            some = list(zip(peers, range(start, min(start + etcd.AT_ONCE, count)), strict=False))
+            for peer, _ in some:
+                peer.send(lease)
+            granted = {}
+            for peer, number in some:
+                granted[number] = msgspec.json.decode(peer.answer()[1])["ID"]
+                due_ns[number] = time.monotonic_ns() + ETCD_LEASE_SECS * 1_000_000_000
+            for peer, number in some:
+                peer.send(etcd.gateway_request(etcd.PUT, etcd.put_body(number, b"x", granted[number])))
+            for peer, _ in some:
+                peer.answer()
+        for peer in peers:
+            peer.close()
+        gone = watcher.stop(due_ns, within=ETCD_LEASE_SECS + PATIENCE_SECS)
+        if missing := due_ns.keys() - gone.keys():
+            raise CannotMeasure(f"etcd announced no end of {len(missing)} leases")
+    return max(gone[number] - due for number, due in due_ns.items()) / 1e6
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Goals, their samples and the table: pure arithmetic and text, no measuring."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,11 +35,14 @@ class Row:
     unit: str
     bound: Bound | None
     reference_name: str | None = None
+    absent: str | None = None  # why nothing could be measured
     product: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
 
     def add(self, product: float, reference: float | None = None) -> None:
-        """Keep the samples of one round."""
+        """Keep the samples of one round; none where the reference is absent."""
+        if self.absent is not None:
+            return
         if (reference is None) != (self.reference_name is None):
             raise ValueError(f"{self.goal} {self.what}: a sample of {self.reference_name} is missing, or not wanted")
         self.product.append(product)
@@ -48,6 +52,8 @@ class Row:
     @property
     def figure(self) -> float:
         """The ratio of the medians, or the product's median where there is no reference."""
+        if self.absent is not None:
+            return math.nan
         middle = statistics.median(self.product)
         return middle if self.reference_name is None else _divide(middle, statistics.median(self.reference))
 
@@ -60,12 +66,16 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None where the row only informs."""
-        if self.bound is None:
+        """Whether the goal is met; None where the row only informs or nothing could be measured."""
+        return self.meets(1)
+
+    def meets(self, share: float) -> bool | None:
+        """Whether that share of the goal is reached."""
+        if self.bound is None or self.absent is not None:
             return None
         # A count of losses is a promise about every round, not about the middle one.
         figure = max(self.product) if self.bound == NONE_AT_ALL else self.figure
-        return self.bound.holds(figure)
+        return self.bound.eased(share).holds(figure)
 
     def as_json(self) -> dict[str, object]:
         """Everything that was measured."""
@@ -75,11 +85,12 @@ class Row:
             "unit": self.unit,
             "reference": self.reference_name,
             "wanted": _wanted(self),
-            "figure": self.figure,
+            "figure": None if math.isnan(self.figure) else self.figure,
             "figures": self.figures,
             "product_samples": self.product,
             "reference_samples": self.reference,
             "met": self.met,
+            "absent": self.absent,
         }
 
 
@@ -107,11 +118,15 @@ def _wanted(row: Row) -> str:
     return f"{row.bound.sign} {row.bound.value:g}{against or ' ' + row.unit}"
 
 
-def table(rows: Sequence[Row]) -> str:
-    """All rows as a Markdown table, and the count of goals met as the last line."""
+def table(rows: Sequence[Row], share: float = 1.0) -> str:
+    """All rows as a Markdown table, what was not measured, and the count of goals met as the last line.
+
+    A goal counts as missed only below that share of it.
+    """
     lines = [["goal", "what", "wanted", "ratio", "by round", "product", "reference", "unit", "met"]]
     for row in rows:
-        compared = row.reference_name is not None
+        measured = row.absent is None
+        compared = measured and row.reference_name is not None
         lines.append(
             [
                 row.goal,
@@ -119,16 +134,36 @@ def table(rows: Sequence[Row]) -> str:
                 _wanted(row),
                 f"{row.figure:.2f}x" if compared else "-",
                 f"{min(row.figures):.2f}..{max(row.figures):.2f}" if compared else "-",
-                _spread(row.product),
+                _spread(row.product) if measured else "-",
                 _spread(row.reference) if compared else "-",
                 row.unit,
-                {True: "met", False: "NOT MET", None: "-"}[row.met],
+                verdict(row, share),
             ]
         )
+    return "\n".join([*aligned(lines), "", *_totals(rows, share)])
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table whose first line is its head."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
-    text = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ruled = [lines[0], ["-" * width for width in widths], *lines[1:]]
+    return [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in ruled
     ]
-    counted = [row.met for row in rows if row.met is not None]
-    return "\n".join([*text, "", f"{sum(counted)} of {len(counted)} goals met"])
+
+
+def verdict(row: Row, share: float = 1.0) -> str:
+    """Whether a goal is met, in words; why not, where nothing could be measured."""
+    if row.absent is not None:
+        return f"not measured: {row.absent}"
+    met = row.meets(share)
+    if met and not row.met:
+        return f"met at {share:g} of it"
+    return {True: "met", False: "NOT MET", None: "-"}[met]
+
+
+def _totals(rows: Sequence[Row], share: float) -> list[str]:
+    goals = [row for row in rows if row.bound is not None]
+    absent = [row.absent for row in goals if row.absent is not None]
+    notes = [f"not measured: {len(absent)} ({', '.join(sorted(set(absent)))})"] if absent else []
+    return [*notes, f"{sum(row.meets(share) is True for row in goals)} of {len(goals)} goals met"]

@@ -6,6 +6,7 @@ reference.
 
 import json
 import math
+import os
 import re
 import shutil
 import socket
@@ -26,7 +27,7 @@ class CannotMeasure(Exception):
 
 def require_wrk() -> str:
     """The path of wrk."""
-    found = shutil.which("wrk")
+    found = shutil.which(os.environ.get("BIN_WRK", "wrk"))
     if found is None:
         raise CannotMeasure("wrk is missing; install it with: apt-get install -y wrk")
     return found
@@ -157,9 +158,9 @@ def parse_wrk(text: str) -> Load:
     return Load(float(rate[1]), int(done[1]), p99, p50)
 
 
-def _wrk(port: int, connections: int, secs: float, *more: str) -> Load:
+def _wrk(port: int, connections: int, secs: float, *more: str, path: str = "/pools") -> Load:
     words = ["-t1", f"-c{connections}", f"-d{max(1, round(secs))}s", "--timeout", "30s", "--latency", *more]
-    url = f"http://127.0.0.1:{port}/pools"
+    url = f"http://127.0.0.1:{port}{path}"
     done = subprocess.run([require_wrk(), *words, url], capture_output=True, text=True, check=False)
     return parse_wrk(done.stdout + done.stderr)
 
@@ -169,13 +170,18 @@ def load_get(port: int, connections: int, secs: float, headers: Iterable[tuple[s
     return _wrk(port, connections, secs, *(word for name, value in headers for word in ("-H", f"{name}: {value}")))
 
 
+def load_path(port: int, connections: int, secs: float, path: str) -> Load:
+    """GET any path again and again."""
+    return _wrk(port, connections, secs, path=path)
+
+
 # Whole requests are made once, before the first is sent: making them costs more than the fastest reference's answer.
 _POST_SCRIPT = """
 local requests, count, next = {}, 0, 0
 function init(arguments)
   for body in io.lines("%s") do
     count = count + 1
-    requests[count] = wrk.format("POST", "/pools", {["Content-Type"] = "application/json"}, body)
+    requests[count] = wrk.format("POST", "%s", {["Content-Type"] = "application/json"}, body)
   end
 end
 function request()
@@ -186,9 +192,14 @@ end
 
 
 def load_post(port: int, connections: int, secs: float, bodies: Sequence[bytes]) -> Load:
-    """POST the bodies one after the other, from the first again after the last."""
+    """Register with the bodies one after the other, from the first again after the last."""
+    return load_requests(port, connections, secs, "/pools", bodies)
+
+
+def load_requests(port: int, connections: int, secs: float, path: str, bodies: Sequence[bytes]) -> Load:
+    """POST the bodies to any path in the same way."""
     with tempfile.TemporaryDirectory() as directory:
         lines, script = Path(directory, "bodies"), Path(directory, "post.lua")
         lines.write_bytes(b"\n".join(bodies) + b"\n")
-        script.write_text(_POST_SCRIPT % lines)
+        script.write_text(_POST_SCRIPT % (lines, path))
         return _wrk(port, connections, secs, "-s", str(script))

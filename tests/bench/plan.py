@@ -21,6 +21,7 @@ class Plan:
     sizes: frozenset[int] = frozenset()  # of pools or subscribers; empty: all that a goal names
     events: int = 15
     leases: int = 10_000
+    slow_peers: bool = True
     watched_pools: int = 2000
     event_secs: float = 10
     event_rounds: int = 3
@@ -36,6 +37,8 @@ class Plan:
     def tell(self, *rows: Row) -> None:
         """Show what the last round gave, for whoever waits."""
         for row in rows:
+            if row.absent is not None:
+                continue
             compared = "" if row.reference_name is None else f", {row.reference_name} {row.reference[-1]:,.2f}"
             print(
                 f"{row.goal} {row.what}, round {len(row.product)}: {row.product[-1]:,.2f}{compared} {row.unit}",
@@ -44,7 +47,16 @@ class Plan:
             )
 
 
-QUICK = Plan(secs=1, writes=50, counted_writes=2000, sizes=frozenset({1000}), events=6, event_secs=5, event_rounds=1)
+QUICK = Plan(
+    secs=1,
+    writes=50,
+    counted_writes=2000,
+    sizes=frozenset({1000}),
+    slow_peers=False,
+    events=6,
+    event_secs=5,
+    event_rounds=1,
+)
 FULL = Plan()
 
 

@@ -1,13 +1,16 @@
 """P1: a POST to one replica until it is on the stream, and in the list, of another; idle, one watcher.
 
-Beside it Redis itself: SET and PUBLISH by redis-py until one subscriber has the message.
+Beside it Redis itself: SET and PUBLISH by redis-py until one subscriber has the message; and a put to etcd until a
+watcher has it, both through the gateway.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import redis
 
+from tests.bench import etcd
 from tests.bench.goals import NONE_AT_ALL, Bound, Row
 from tests.bench.load import MARK, CannotMeasure, Peer, get_request, mark, post_request, register_all, registration
 from tests.bench.plan import Plan
@@ -22,12 +25,19 @@ FIRST_COUNTED = 10_000_000
 
 def measure(plan: Plan) -> Iterator[Row]:
     """P1."""
-    stream = Row("P1", "POST to A until on B's stream, p50", "ms", Bound("<=", 3), "redis")
-    listed = Row("P1", "POST to A until in B's list, p50", "ms", Bound("<=", 3), "redis")
+    on_stream, in_list = "POST to A until on B's stream, p50", "POST to A until in B's list, p50"
+    stream = Row("P1", on_stream, "ms", Bound("<=", 3), "redis")
+    listed = Row("P1", in_list, "ms", Bound("<=", 3), "redis")
+    stream_etcd = Row("P1", on_stream, "ms", Bound("<=", 1), "etcd-gw", etcd.absent())
+    listed_etcd = Row("P1", in_list, "ms", Bound("<=", 1), "etcd-gw", etcd.absent())
     late = Row("P1", "POST to A until on B's stream, p99", "ms", Bound("<=", 50))
     lost = Row("P1", f"lost of {plan.counted_writes:,} writes", "writes", NONE_AT_ALL)
+    rows = (stream, listed, stream_etcd, listed_etcd, late)
     numbers = iter(range(1, FIRST_COUNTED))
-    with redis_server() as shared, redis_server() as alone, product(shared.url) as a, product(shared.url) as b:
+    with ExitStack() as stack:
+        shared, alone = (stack.enter_context(redis_server()) for _ in range(2))
+        a, b = (stack.enter_context(product(shared.url)) for _ in range(2))
+        member = stack.enter_context(etcd.etcd()) if etcd.absent() is None else None
         client = redis.Redis(port=alone.port)
         to_a, of_b = Peer(a.port), Peer(b.port)
         register_all(a.port, [registration(0)])
@@ -40,11 +50,25 @@ def measure(plan: Plan) -> Iterator[Row]:
             stream.add(percentile(seen, 0.5), percentile(limit, 0.5))
             late.add(percentile(seen, 0.99))
             listed.add(percentile(found, 0.5), percentile(limit, 0.5))
-            plan.tell(stream, late, listed)
+            if member is not None:
+                put = percentile(_until_watched(member.port, plan.writes, numbers), 0.5)
+                stream_etcd.add(percentile(seen, 0.5), put)
+                listed_etcd.add(percentile(found, 0.5), put)
+            plan.tell(*rows)
         lost.add(_count_lost(a.port, b.port, plan.counted_writes))
         plan.tell(lost)
         client.close()
-    yield from (stream, listed, late, lost)
+    yield from (*rows, lost)
+
+
+def _until_watched(port: int, writes: int, numbers: Iterator[int]) -> list[float]:
+    """The same of etcd: puts through the gateway until a watch through it shows their keys."""
+    peer = Peer(port)
+    try:
+        with watched(port, etcd.watch_greeting(), marks=etcd.KEY_MARKS) as watcher:
+            return _until_seen(lambda number: put_number(peer, number), watcher, writes, numbers)
+    finally:
+        peer.close()
 
 
 def percentile(samples: list[float], share: float) -> float:
@@ -66,6 +90,11 @@ def post_number(peer: Peer, number: int) -> None:
     peer.ask(post_request(registration(0, number)))
 
 
+def put_number(peer: Peer, number: int) -> None:
+    """One put to etcd, under the key and with the mark of that number."""
+    peer.ask(etcd.gateway_request(etcd.PUT, etcd.put_body(number, registration(0, number))))
+
+
 def _until_seen(write: Callable[[int], None], watcher: Watchers, writes: int, numbers: Iterator[int]) -> list[float]:
     """Milliseconds from before each write until the watcher had it."""
     sent: dict[int, int] = {}
@@ -74,7 +103,7 @@ def _until_seen(write: Callable[[int], None], watcher: Watchers, writes: int, nu
         sent[number] = time.monotonic_ns()
         write(number)
         time.sleep(GAP_SECS)  # so that each write meets an idle service
-    seen = watcher.stop(expected=next(reversed(sent)))
+    seen = watcher.stop(sent)
     missing = sent.keys() - seen.keys()
     if missing:
         raise CannotMeasure(f"{len(missing)} of {writes} writes were never seen")
@@ -102,7 +131,7 @@ def _count_lost(a: int, b: int, writes: int) -> int:
     last = FIRST_COUNTED + writes - 1
     with watched(b, get_request("/pools/events")) as watcher:
         register_all(a, [registration(1 + index, FIRST_COUNTED + index) for index in range(writes)])
-        seen = watcher.stop(expected=last)
+        seen = watcher.stop([last])
     peer = Peer(b)
     listed = {int(found) for found in MARK.findall(peer.ask(get_request("/pools")))}
     peer.close()

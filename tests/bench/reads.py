@@ -1,17 +1,18 @@
 """R1, R2 and R4: the list on 16 connections, whole and as 304.
 
-The references serve the very bytes that the service serves; Redis holds the registrations that are in them.
+The references serve the very bytes that the service serves; the peers hold the registrations that are in them.
 """
 
 import http.client
 import multiprocessing
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import redis
 
+from tests.bench import consul, etcd
 from tests.bench.goals import Bound, Row
 from tests.bench.load import CannotMeasure, Load, Peer, get_request, load_get, register_all, registration
 from tests.bench.plan import Plan, cpu_each
@@ -23,44 +24,80 @@ CONNECTIONS = 16
 SCANNERS = 4
 SCAN_COUNT = 1000
 # Where Starlette's own cost for a request is most of the answer, it is the limit; else the raw answer is.
-AT_LEAST = {100: ("list-starlette", 0.9, 2.0), 1000: ("list-raw", 0.85, 3.0), 10_000: ("list-raw", 0.85, 3.0)}
+AT_LEAST = {100: ("list-starlette", 0.9), 1000: ("list-raw", 0.85), 10_000: ("list-raw", 0.85)}
+# Of each peer: how many times its rate is wanted with so many pools, and why it cannot be measured.
+_PEERS: dict[str, tuple[Callable[[int], float], Callable[[], str | None]]] = {
+    "scan-mget": (lambda pools: 2 if pools == 100 else 3, lambda: None),
+    "etcd-range-gw": (lambda _: 10, etcd.absent),
+    "etcd-range-grpc": (lambda pools: 2.5 if pools == 100 else 3, lambda: etcd.absent("h2load")),
+    "consul-health": (lambda _: 10, consul.absent),
+}
 
 
 def measure_lists(plan: Plan, wanted: frozenset[str]) -> Iterator[Row]:
     """R1 and R2 for each number of pools."""
     for pools in plan.of_sizes(AT_LEAST):
-        yield from _measure_list(plan, pools, "R2" in wanted, "R1" in wanted)
+        bodies = [registration(index) for index in range(pools)]
+        with product() as ours:
+            register_all(ours.port, bodies)
+            load_get(ours.port, CONNECTIONS, 1)
+            if "R1" in wanted:
+                yield from _beside_limit(plan, pools, ours)
+            if "R2" in wanted:
+                yield from _beside_peers(plan, bodies, ours)
 
 
-def _measure_list(plan: Plan, pools: int, beside_redis: bool, beside_limit: bool) -> Iterator[Row]:
-    name, least, least_redis = AT_LEAST[pools]
+def _beside_limit(plan: Plan, pools: int, ours: Replica) -> Iterator[Row]:
+    name, least = AT_LEAST[pools]
     goal = Row("R1", f"GET, {pools:,} pools", "req/s", Bound(">=", least), name)
     processor = Row("R1", f"server CPU, {pools:,} pools", "us/req", None, name)
-    redis_goal = Row("R2", f"GET, {pools:,} pools", "req/s", Bound(">=", least_redis), "scan-mget")
-    bodies = [registration(index) for index in range(pools)]
-    with ExitStack() as stack:
-        ours = stack.enter_context(product())
-        register_all(ours.port, bodies)
-        served = _served(ours.port)
-        theirs = stack.enter_context(reference(name, body=served))
+    served = _served(ours.port)
+    with reference(name, body=served) as theirs:
         if _served(theirs.port) != served:
             raise CannotMeasure("the product and the reference do not serve the same bytes")
-        keys = stack.enter_context(redis_server()) if beside_redis else None
-        if keys is not None:
-            fill(keys.port, bodies)
-        for server in (ours, theirs):
-            load_get(server.port, CONNECTIONS, 1)
-        for number in plan.rounds(plan.list_rounds if beside_limit else None):
+        load_get(theirs.port, CONNECTIONS, 1)
+        for _ in plan.rounds(plan.list_rounds):
             load, load_cpu = cpu_each(ours.pid, lambda: load_get(ours.port, CONNECTIONS, plan.secs))
-            if beside_limit:
-                limit, limit_cpu = cpu_each(theirs.pid, lambda: load_get(theirs.port, CONNECTIONS, plan.secs))
-                goal.add(load.per_sec, limit.per_sec)
-                processor.add(load_cpu, limit_cpu)
-                plan.tell(goal, processor)
-            if keys is not None and number < plan.least_rounds:
-                redis_goal.add(load.per_sec, scan(keys.port, pools, plan.secs))
-                plan.tell(redis_goal)
-    yield from (row for row in (goal, processor, redis_goal) if row.product)
+            limit, limit_cpu = cpu_each(theirs.pid, lambda: load_get(theirs.port, CONNECTIONS, plan.secs))
+            goal.add(load.per_sec, limit.per_sec)
+            processor.add(load_cpu, limit_cpu)
+            plan.tell(goal, processor)
+    yield from (goal, processor)
+
+
+def _beside_peers(plan: Plan, bodies: Sequence[bytes], ours: Replica) -> Iterator[Row]:
+    pools = len(bodies)
+    rows = {
+        name: Row("R2", f"GET, {pools:,} pools", "req/s", Bound(">=", least(pools)), name, absent())
+        for name, (least, absent) in _PEERS.items()
+    }
+    with ExitStack() as stack:
+        rates = {name: _start_peer(name, bodies, stack) for name, row in rows.items() if row.absent is None}
+        for _ in plan.rounds():
+            load = load_get(ours.port, CONNECTIONS, plan.secs)
+            for name, rate in rates.items():
+                rows[name].add(load.per_sec, rate(plan.secs))
+            plan.tell(*rows.values())
+    yield from rows.values()
+
+
+def _start_peer(name: str, bodies: Sequence[bytes], stack: ExitStack) -> Callable[[float], float]:
+    """A peer that holds the registrations, and its way to give whole lists a second in a window of so many seconds."""
+    count, least_bytes = len(bodies), sum(map(len, bodies))
+    if name == "scan-mget":
+        keys = stack.enter_context(redis_server())
+        fill(keys.port, bodies)
+        return lambda secs: scan(keys.port, count, secs)
+    if name == "consul-health":
+        catalog = stack.enter_context(consul.consul())
+        consul.fill(catalog.port, bodies)
+        return lambda secs: consul.load_list(catalog.port, CONNECTIONS, secs).per_sec
+    member = stack.enter_context(etcd.etcd())
+    etcd.fill(member.port, bodies)
+    if name == "etcd-range-gw":
+        return lambda secs: etcd.load_range(member.port, CONNECTIONS, secs).per_sec
+    words = ("KV/Range", etcd.range_message(), least_bytes)
+    return lambda secs: etcd.load_grpc(member.port, CONNECTIONS, secs, *words).per_sec
 
 
 def _served(port: int) -> bytes:

@@ -10,7 +10,7 @@ import re
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
@@ -26,9 +26,9 @@ class Watchers:
     def __init__(self, pipe: "Connection") -> None:
         self._pipe = pipe
 
-    def stop(self, expected: int, within: float = 20) -> dict[int, int]:
-        """Wait until all have seen mark ``expected``, or not within so many seconds."""
-        self._pipe.send((expected, within))
+    def stop(self, expected: Iterable[int], within: float = 20) -> dict[int, int]:
+        """Wait until all have seen all ``expected`` marks, or not within so many seconds."""
+        self._pipe.send((list(expected), within))
         if not self._pipe.poll(within + 20):
             raise CannotMeasure("the watchers do not answer")
         seen: dict[int, int] = self._pipe.recv()
@@ -113,6 +113,10 @@ def _watch(port: int, greeting: bytes, count: int, marks: "re.Pattern[bytes]", p
     expected, within = pipe.recv()
     poll.unregister(pipe.fileno())
     deadline = time.monotonic() + within
-    while not sightings.by_all(expected) and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        while expected and sightings.by_all(expected[-1]):
+            expected.pop()
+        if not expected:
+            break
         read(max(0.0, deadline - time.monotonic()))
     pipe.send(sightings.times())
