@@ -5,7 +5,7 @@ password, and a broken one may hold it anywhere: no error of this module repeats
 """
 
 import re
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -82,6 +82,22 @@ def service_url(text: str) -> str:
     if match is not None and match["rest"] and ("?" in match["rest"] or "#" in match["rest"]):
         raise ValueError("must be the base URL of a service, without ? and #")
     return text.rstrip("/")
+
+
+def unencrypted_host(url: str) -> str | None:
+    """The host that an http URL leads to over a network; None for https, and for this very machine."""
+    match = _http(url)
+    if match is None or not url.lower().startswith("http:"):
+        return None
+    host: str = match["host"].strip("[]")
+    return None if host.lower() == "localhost" or _is_loopback(host) else host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def origin(text: str) -> str:

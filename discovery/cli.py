@@ -37,7 +37,7 @@ _SERVER_EXTRA = (
     "starlette",
     "uvicorn",
     "uvloop",
-    "yaml",  # it comes with kubernetes
+    "yaml",
 )
 
 

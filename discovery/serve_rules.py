@@ -19,6 +19,7 @@ from discovery.serve_settings import Secs, ServeSettings
 
 _DEFAULT = ServeSettings()
 
+TLS_FILES = ("tls_cert_path", "tls_key_path", "tls_client_ca_path")
 REDIS_FILES = (
     "redis_password_path",
     "redis_sentinel_password_path",
@@ -40,6 +41,7 @@ def serve_settings(
     _check_routers(read, found)
     _check_watched(read, found)
     _check_redis(read, found, storage)
+    _check_files(read, found, ("auth_tokens_path",))
     _refuse_later_values(read, found)
     refuse_later(flags, found)
     fields = {name: value for name, value in read.items() if name in ServeSettings.__struct_fields__}
@@ -91,6 +93,7 @@ def _check_tls(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
         for other in ("tls_cert_path", "health_listen"):
             if other not in found:
                 raise Misconfigured(f"{found['tls_client_ca_path'].source} needs {_source(other, found)} too")
+    _check_files(read, found, TLS_FILES)
     listen = read.get("listen", _DEFAULT.listen)
     if listen.port and read.get("health_listen") == listen:
         raise Misconfigured(f"{found['health_listen'].source} must be another address than --listen ({listen})")
@@ -145,10 +148,7 @@ def _check_redis(read: Mapping[str, Any], found: Mapping[str, Given], storage: s
         raise Misconfigured(f"{found['redis_url'].source} has a password and {source} another: give one of them")
     _check_redis_tls(found, url)
     _check_sentinel(found, url)
-    for field in REDIS_FILES:
-        # Without the path: people have given the password itself in its place.
-        if field in read and (fault := _file_fault(read[field])):
-            raise Misconfigured(f"{found[field].source} names a file that {fault}")
+    _check_files(read, found, REDIS_FILES)
 
 
 def _check_redis_tls(found: Mapping[str, Given], url: RedisUrl) -> None:
@@ -176,6 +176,13 @@ def _check_sentinel(found: Mapping[str, Given], url: RedisUrl) -> None:
         raise Misconfigured(
             f"{found['redis_sentinel_user'].source} needs {_source('redis_sentinel_password_path', found)} too"
         )
+
+
+def _check_files(read: Mapping[str, Any], found: Mapping[str, Given], fields: Sequence[str]) -> None:
+    for field in fields:
+        # Without the path: people have given the secret itself in its place.
+        if field in read and (fault := _file_fault(read[field])):
+            raise Misconfigured(f"{found[field].source} names a file that {fault}")
 
 
 def _file_fault(path: str) -> str | None:

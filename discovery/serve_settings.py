@@ -121,6 +121,25 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             "present a certificate.",
         ),
     ] = None
+    tls_cert_path: Annotated[
+        str | None,
+        Flag(
+            ALL,
+            FILE,
+            "Certificate chain (PEM) to serve HTTPS with; needs --tls-key-path. Renewed files are used without a restart.",
+        ),
+    ] = None
+    tls_key_path: Annotated[
+        str | None, Flag(ALL, FILE, "Key (PEM, not encrypted) of the certificate; needs --tls-cert-path.")
+    ] = None
+    tls_client_ca_path: Annotated[
+        str | None,
+        Flag(
+            ALL,
+            FILE,
+            "CA (PEM) of the certificates that clients must present; needs --health-listen, since probes have none.",
+        ),
+    ] = None
     pool_discovery: Annotated[
         PoolDiscovery,
         Flag(
@@ -214,6 +233,15 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             "Pools that can be registered at a time, so that a broken sender cannot fill the memory.",
         ),
     ] = 100000
+    max_pools_per_cluster: Annotated[
+        int,
+        Flag(
+            ALL,
+            _count("pools", 0, 10_000_000),
+            "Pools that can be registered at a time for one cluster_id, so that one cluster leaves room for others; a "
+            "new one above it gets 429, renewals never. 0 is no limit but --max-pools.",
+        ),
+    ] = 50000
     max_connections: Annotated[
         int,
         Flag(
@@ -253,9 +281,19 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             ALL,
             Number("registrations per second", 0, 1_000_000, metavar="RATE"),
-            "Registrations per second that one identity may send; 0 is no limit, right for a trusted network.",
+            "Registrations per second that one identity may send, a token or, without tokens, a peer's address; ten "
+            "seconds' worth may come at once. More get 429; 0 is no limit. About as much as one replica can take.",
         ),
-    ] = 0
+    ] = 10000
+    auth_tokens_path: Annotated[
+        str | None,
+        Flag(
+            ALL,
+            FILE,
+            "File (YAML or JSON) with the tokens and their scopes, read again when it changes; without it everyone may "
+            "do everything.",
+        ),
+    ] = None
     cors_origin: Annotated[
         str | None,
         Flag(
@@ -420,21 +458,6 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 class LaterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Flags of ``discovery serve`` that are checked and listed, and refused as not built yet."""
 
-    tls_cert_path: Annotated[
-        str | None, Flag(ALL, FILE, "Certificate chain (PEM) to serve HTTPS with; needs --tls-key-path.")
-    ] = None
-    tls_key_path: Annotated[str | None, Flag(ALL, FILE, "Key (PEM) of the certificate; needs --tls-cert-path.")] = None
-    tls_client_ca_path: Annotated[
-        str | None,
-        Flag(
-            ALL,
-            FILE,
-            "CA (PEM) of the certificates that clients must present; needs --health-listen, since probes have none.",
-        ),
-    ] = None
-    auth_tokens_path: Annotated[
-        str | None, Flag(ALL, FILE, "File with the tokens and their scopes; without it everyone may do everything.")
-    ] = None
     dynamodb_table: Annotated[str | None, Flag(DYNAMODB, WORD, "Table with the registrations.", default="required")] = (
         None
     )

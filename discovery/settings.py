@@ -18,7 +18,7 @@ from discovery.errors import Misconfigured
 from discovery.flags import Choice, Flag, Group, Switch, Text, declared, given, unknown_variables, values
 from discovery.model import PoolKey, Registration
 from discovery.registration_flags import RegistrationFlags, registration
-from discovery.serve_rules import refuse_later, serve_settings
+from discovery.serve_rules import serve_settings
 from discovery.serve_settings import (
     FILE,
     LOG_FORMAT,
@@ -89,18 +89,19 @@ def _parse_key(text: str) -> PoolKey:
         raise ValueError(f"is wrong: {error}") from None
 
 
-class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The flag of every command that talks to a service, until tokens are built."""
-
-    token_path: Annotated[
-        str | None, Flag(SERVICE, FILE, "File with the token to send, for a service that asks for one.")
-    ] = None
+TOKEN_FLAG = Flag(
+    SERVICE,
+    FILE,
+    "File with the token to send, for a service that asks for one; read again for each request, since mounted tokens "
+    "are renewed.",
+)
 
 
 class PoolsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What ``discovery pools`` runs with. The filters are those of ``GET /pools``."""
 
     url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
+    token_path: Annotated[str | None, TOKEN_FLAG] = None
     output: Annotated[Output, OUTPUT_FLAG] = "table"
     watch: Annotated[bool, Flag(SHOWN, Switch(), "Stay and show every change as it is published.")] = False
     model: Annotated[
@@ -133,6 +134,7 @@ class RegisterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     registration: Registration
     url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
+    token_path: Annotated[str | None, TOKEN_FLAG] = None
     keep_on_exit: Annotated[
         bool,
         Flag(
@@ -152,6 +154,7 @@ class DoctorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What ``discovery doctor`` runs with; no key means every pool that the service knows of."""
 
     url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
+    token_path: Annotated[str | None, TOKEN_FLAG] = None
     keys: Annotated[
         tuple[PoolKey, ...],
         Flag(
@@ -182,12 +185,11 @@ class CompletionSettings(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-_LATER_TOKEN = declared(TokenSettings, built=False)
 _COMMANDS: dict[str, tuple[Flag, ...]] = {
     "serve": declared(ServeSettings) + declared(LaterSettings, built=False),
-    "pools": declared(PoolsSettings) + _LATER_TOKEN,
-    "register": declared(RegistrationFlags) + declared(RegisterSettings) + _LATER_TOKEN,
-    "doctor": declared(DoctorSettings) + _LATER_TOKEN,
+    "pools": declared(PoolsSettings),
+    "register": declared(RegistrationFlags) + declared(RegisterSettings),
+    "doctor": declared(DoctorSettings),
 }
 
 
@@ -286,8 +288,14 @@ def _read_plain(
     variables = os.environ if variables is None else variables
     found = given(_COMMANDS[command], words, variables)
     read = values(_COMMANDS[command], found)
-    refuse_later(_COMMANDS[command], found)
-    return read, _variable_warnings(variables)
+    return read, (*_variable_warnings(variables), *_token_warnings(read))
+
+
+def _token_warnings(read: Mapping[str, Any]) -> tuple[str, ...]:
+    hosts = [host for url in read.get("url", ()) if (host := addresses.unencrypted_host(url))]
+    if "token_path" not in read or not hosts:
+        return ()
+    return (f"the token goes to {hosts[0]} unencrypted, and whoever reads it on its way can use it: use https",)
 
 
 def _variable_warnings(variables: Mapping[str, str]) -> tuple[str, ...]:

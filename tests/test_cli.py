@@ -118,7 +118,6 @@ REFUSED = [
         ["serve", "--kube-context", "eu"],
         "--kube-context needs --pool-discovery mcs or karmada, but --pool-discovery is registrations",
     ),
-    (["pools", "--token-path", "t"], "--token-path is not built yet"),
     (["doctor", "c1/n1"], "KEY is wrong: a pool is named by cluster_id/namespace/dgd_name, not 'c1/n1'"),
     (["register"], "register needs --cluster-id, --namespace, --dgd-name, --model, as a flag or in --file"),
     (

@@ -1,6 +1,7 @@
 """Every rule of the command line as a table: what is read, what is refused, and what the one line says."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -77,13 +78,15 @@ DEFAULTS = {
     "shutdown_grace_secs": 10,
     "store_timeout_ms": 1500,
     "max_pools": 100000,
+    "max_pools_per_cluster": 50000,
     "max_connections": 20000,
     "max_header_bytes": 16384,
     "request_timeout_secs": 10,
     "write_stall_timeout_secs": 30,
     "transfer_timeout_secs": 300,
     "keep_alive_secs": 75,
-    "rate_limit": 0,
+    "rate_limit": 10000,
+    "auth_tokens_path": None,
     "cors_origin": None,
     "router": (),
     "relay_service_suffix": "-pool-relay",
@@ -131,6 +134,8 @@ SERVE_VALUES = [
     ("--shutdown-grace-secs", "0", 0),
     ("--store-timeout-ms", "3000", 3000),
     ("--max-pools", "7", 7),
+    ("--max-pools-per-cluster", "0", 0),
+    ("--auth-tokens-path", __file__, __file__),
     ("--max-connections", "50", 50),
     ("--max-header-bytes", "8192", 8192),
     ("--request-timeout-secs", ".25", 0.25),
@@ -794,9 +799,6 @@ LATER = [
     (("--tls-cert-path=c", "--tls-key-path=k", "--tls-client-ca-path=a", "--health-listen=h:1"), {},
      "--tls-cert-path is not built yet"),
     ((*MCS, *DYNAMODB), {}, "--registration-storage dynamodb is not built yet"),
-    ((*MCS, "--auth-tokens-path", "t"), {}, "--auth-tokens-path is not built yet"),
-    (("--auth-tokens-path", "t"), {}, "--auth-tokens-path is not built yet"),
-    ((), {"DISCOVERY_AUTH_TOKENS_PATH": "t"}, "DISCOVERY_AUTH_TOKENS_PATH is not built yet"),
 ]  # fmt: skip
 
 
@@ -806,9 +808,42 @@ def test_what_comes_later_is_refused_as_not_built_yet(words: tuple[str, ...], va
 
 
 @pytest.mark.parametrize(("read", "words"), [(pools, ()), (register, POOL), (doctor, ("c/n/d",))])
-def test_a_token_for_a_service_is_not_built_yet(read: Any, words: tuple[str, ...]):
-    assert refusal(read, *words, "--token-path", "t") == "--token-path is not built yet"
-    assert refusal(read, *words, DISCOVERY_TOKEN_PATH="t") == "DISCOVERY_TOKEN_PATH is not built yet"
+def test_every_command_that_asks_a_service_takes_a_token(read: Any, words: tuple[str, ...]):
+    assert read(*words).token_path is None
+    assert read(*words, "--token-path", "t").token_path == "t"
+    assert read(*words, DISCOVERY_TOKEN_PATH="t").token_path == "t"
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://discovery:8080", "discovery"),
+        ("http://127.0.0.1:8080,HTTP://10.0.0.1/x", "10.0.0.1"),
+        ("https://a,http://[fd00::1]:8080", "fd00::1"),
+        ("http://127.0.0.1.example.com", "127.0.0.1.example.com"),
+    ],
+)
+def test_a_token_that_travels_in_the_open_is_warned_about_once(url: str, host: str):
+    said = f"the token goes to {host} unencrypted, and whoever reads it on its way can use it: use https"
+    assert pools("--url", url, "--token-path", "t").warnings == (said,)
+    assert pools("--url", url).warnings == ()
+
+
+@pytest.mark.parametrize("url", ["https://discovery", "http://localhost:1", "http://127.0.0.2", "http://[::1]:8080"])
+def test_a_token_that_nobody_can_read_on_its_way_needs_no_warning(url: str):
+    assert pools("--url", url, "--token-path", "t").warnings == ()
+
+
+def test_the_file_of_tokens_has_to_be_there(tmp_path: Path):
+    assert refusal(serve, "--auth-tokens-path", str(tmp_path / "t")) == (
+        "--auth-tokens-path names a file that cannot be found (No such file or directory)"
+    )
+    (tmp_path / "t").touch()
+    assert refusal(serve, DISCOVERY_AUTH_TOKENS_PATH=str(tmp_path / "t")) == (
+        "DISCOVERY_AUTH_TOKENS_PATH names a file that is empty"
+    )
+    (tmp_path / "t").write_text("tokens: []")
+    assert serve("--auth-tokens-path", str(tmp_path / "t")).auth_tokens_path == str(tmp_path / "t")
 
 
 # ---- warnings
@@ -1111,7 +1146,8 @@ auth-tokens-path cors-origin drain-delay-secs dynamodb-endpoint-url dynamodb-reg
 frontend-port-name frontend-service-suffix health-listen heartbeat-interval-secs keep-alive-secs kube-context
 kube-namespace
 kubeconfig lease-duration-secs listen local-cluster-id log-format log-level mass-loss-hold-secs max-body-bytes
-max-connections max-header-bytes max-pools max-streams pool-discovery rate-limit redis-password-path
+max-connections max-header-bytes max-pools max-pools-per-cluster max-streams pool-discovery rate-limit
+redis-password-path
 redis-prefix redis-sentinel-password-path redis-sentinel-user redis-tls-ca-path redis-tls-cert-path redis-tls-key-path
 redis-url registration-storage relay-port-name relay-service-suffix
 request-timeout-secs router router-namespace router-port-name router-service shutdown-grace-secs

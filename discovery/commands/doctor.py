@@ -38,7 +38,7 @@ def run(settings: DoctorSettings) -> int:
 
 
 async def _ask(settings: DoctorSettings) -> Diagnosis:
-    async with Client(settings.url) as client:
+    async with Client(settings.url, settings.token_path) as client:
         return await client.explain(settings.keys)
 
 

@@ -56,7 +56,7 @@ def _filters(settings: PoolsSettings) -> dict[str, tuple[str, ...]]:
 
 
 async def _show(settings: PoolsSettings) -> int:
-    async with Client(settings.url) as client:
+    async with Client(settings.url, settings.token_path) as client:
         snapshot = await client.list(**_filters(settings))
     console = Console(highlight=False)
     if not snapshot.pools and settings.output in ("table", "wide"):
@@ -86,7 +86,10 @@ async def _watch(settings: PoolsSettings) -> int:
     console = Console(highlight=False)
     drawn = console.is_terminal and not console.is_dumb_terminal and settings.output in ("table", "wide")
     try:
-        async with Client(settings.url) as client, client.follow(**_filters(settings), patience_secs=0) as pools:
+        async with (
+            Client(settings.url, settings.token_path) as client,
+            client.follow(**_filters(settings), patience_secs=0) as pools,
+        ):
             if drawn:
                 await _redraw(pools, console, wide=settings.output == "wide")
             else:

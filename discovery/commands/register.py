@@ -48,7 +48,7 @@ def _stop_once(registering: asyncio.Task[None], number: int) -> None:
 
 async def _keep_registered(settings: RegisterSettings) -> None:
     async with (
-        Client(settings.url) as client,
+        Client(settings.url, settings.token_path) as client,
         client.register(settings.registration, keep_on_exit=settings.keep_on_exit) as heartbeat,
     ):
         await heartbeat.settled()

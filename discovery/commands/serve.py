@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from discovery import __version__
 from discovery.ending import Ending
-from discovery.http.access import RateLimit
+from discovery.errors import Misconfigured
+from discovery.http.access import Guard, RateLimit
 from discovery.http.answers import App
 from discovery.http.api import make_app, make_probe_app
+from discovery.http.certificates import Certificates, TlsFiles
 from discovery.http.handlers import Service
+from discovery.http.renewed_file import RenewedFile
 from discovery.http.server import CannotListen, HttpServer, Limits, run_async
 from discovery.http.streams import Streams
+from discovery.http.tokens import Identities
 from discovery.listing.lists import Lists
 from discovery.listing.publisher import Publisher
 from discovery.mcs.names import Names, RouterService
@@ -88,11 +92,13 @@ class _Process:
             lease_secs=settings.lease_duration_secs,
             heartbeat_secs=settings.heartbeat_interval_secs,
             max_pools=settings.max_pools,
+            max_pools_per_cluster=settings.max_pools_per_cluster,
             counters=self._counters,
             on_change=self._lists.registrations_changed,
             mass_loss_hold_secs=settings.mass_loss_hold_secs,
             local_cluster_id=settings.local_cluster_id,
         )
+        self._tokens = _open_tokens(settings)
         service = Service(
             replica=self._replica,
             pools=self._pools,
@@ -107,15 +113,19 @@ class _Process:
             heartbeat_interval_secs=settings.heartbeat_interval_secs,
             max_body_bytes=settings.max_body_bytes,
             cors_origin=settings.cors_origin,
+            guard=Guard(self._tokens) if self._tokens is not None else None,
         )
-        self._server = self._listener(make_app(service), settings.listen, settings.max_connections)
+        self._certificates = _open_certificates(settings, self._counters)
+        self._server = self._listener(make_app(service), settings.listen, settings.max_connections, self._certificates)
         self._probe_server = (
-            self._listener(make_probe_app(service), settings.health_listen, MAX_PROBE_CONNECTIONS)
+            self._listener(make_probe_app(service), settings.health_listen, MAX_PROBE_CONNECTIONS, None)
             if settings.health_listen
             else None
         )
 
-    def _listener(self, app: App, address: Address, max_connections: int) -> HttpServer:
+    def _listener(
+        self, app: App, address: Address, max_connections: int, certificates: Certificates | None
+    ) -> HttpServer:
         settings = self._settings
         limits = Limits(
             max_connections=max_connections,
@@ -126,7 +136,7 @@ class _Process:
             transfer_timeout_secs=settings.transfer_timeout_secs,
             keep_alive_secs=settings.keep_alive_secs,
         )
-        return HttpServer(app, host=address.host, port=address.port, limits=limits)
+        return HttpServer(app, host=address.host, port=address.port, limits=limits, certificates=certificates)
 
     # ---- from start to end
 
@@ -144,6 +154,8 @@ class _Process:
             asyncio.create_task(_kept_running("the store's feed", self._replica.run)),
             asyncio.create_task(self._measure_lag()),
             asyncio.create_task(keep_giving_back()),
+            *([asyncio.create_task(_kept_running("the tokens", self._tokens.run))] if self._tokens else []),
+            *([asyncio.create_task(_kept_running("TLS", self._certificates.follow))] if self._certificates else []),
             *([asyncio.create_task(_kept_running("the lists", self._lists.run))] if self._watchers else []),
             *(asyncio.create_task(_kept_running(f"the watcher of {w.name}", w.run)) for w in self._watchers),
         ]
@@ -244,6 +256,28 @@ class _Process:
             "event_loop_lag_secs": round(self._lag_secs, 6),
             "counters": self._counters.values(),
         }
+
+
+def _open_tokens(settings: ServeSettings) -> RenewedFile[Identities] | None:
+    if settings.auth_tokens_path is None:
+        return None
+    from discovery.http.token_file import read_tokens  # who serves without tokens does without YAML
+
+    try:
+        return RenewedFile(settings.auth_tokens_path, "the file of --auth-tokens-path", read_tokens)
+    except OSError as error:
+        raise Misconfigured(f"the file of --auth-tokens-path cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise Misconfigured(f"the file of --auth-tokens-path cannot be used: {error}") from None
+
+
+def _open_certificates(settings: ServeSettings, counters: Counters) -> Certificates | None:
+    if settings.tls_cert_path is None or settings.tls_key_path is None:
+        return None
+    files = TlsFiles(settings.tls_cert_path, settings.tls_key_path, settings.tls_client_ca_path)
+    certificates = Certificates(files, on_refused=counters.certificates_refused.inc)
+    counters.watch_certificate(lambda: certificates.not_after)
+    return certificates
 
 
 def _open_store(settings: ServeSettings, counters: Counters) -> Store:

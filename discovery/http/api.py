@@ -65,14 +65,20 @@ def make_app(service: Service) -> App:
         handler = methods.get(scope["method"]) if methods else None
         await (handler or cold)(scope, receive, send)
 
+    guarded = _behind_tokens(service, app)
     if service.cors_origin is None:
-        return app
-    return shared_with(service.cors_origin, app)
+        return guarded
+    # Outermost: browsers ask beforehand without a token, and their pages have to see refusals.
+    return shared_with(service.cors_origin, guarded)
 
 
 def make_probe_app(service: Service) -> App:
     """The probes alone, for an address of their own."""
-    return _routed(probes(service))
+    return _behind_tokens(service, _routed(probes(service)))
+
+
+def _behind_tokens(service: Service, app: App) -> App:
+    return app if service.guard is None else service.guard.around(app)
 
 
 def probes(service: Service) -> list[Route]:

@@ -12,7 +12,7 @@ import msgspec
 
 from discovery import registrations
 from discovery.errors import Rejected, Unavailable
-from discovery.http.access import RateLimit
+from discovery.http.access import Guard, RateLimit
 from discovery.http.answers import JSON, NO_CACHE, Headers, Receive, Scope, Send, answer, encode_json, not_modified
 from discovery.http.requests import (
     asked_wait,
@@ -55,6 +55,8 @@ class Service(msgspec.Struct, frozen=True):
     heartbeat_interval_secs: Number
     max_body_bytes: int
     cors_origin: str | None
+    guard: Guard | None = None
+    """Who may do what; without it everyone may do everything."""
 
 
 class PublishedList:
@@ -126,7 +128,10 @@ class Register:
         body = await whole_body(receive, self._service.max_body_bytes)
         if body is None:
             return
-        created = await self._service.replica.put(self._heartbeats.read(body))
+        heartbeat = self._heartbeats.read(body)
+        if self._service.guard is not None:
+            self._service.guard.check_register(scope, heartbeat.key)
+        created = await self._service.replica.put(heartbeat)
         await answer(send, 200, [JSON], self._created if created else self._renewed)
 
 
@@ -162,7 +167,10 @@ class OnePool:
         instances = parameters.get("instance_id", [])
         if len(instances) > 1:
             raise Rejected(400, "Bad query", "instance_id may be given once.")
-        await self._service.replica.delete(key_in_path(scope), instances[0] if instances else None)
+        key = key_in_path(scope)
+        if self._service.guard is not None:
+            self._service.guard.check_register(scope, key)
+        await self._service.replica.delete(key, instances[0] if instances else None)
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 

@@ -6,7 +6,7 @@ comes in here and gives the changes that follow from it. Judges no lease: it onl
 
 import itertools
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -67,6 +67,7 @@ class Entries:
         self, epochs: Epochs, alarms: Alarms, mass_loss: MassLoss, counters: Counters, clock: Callable[[], float]
     ) -> None:
         self.by_key: dict[PoolKey, Entry] = {}
+        self.in_cluster: Counter[str] = Counter()
         self.overdue: dict[PoolKey, float] = {}
         self._epochs = epochs
         self._alarms = alarms
@@ -133,7 +134,12 @@ class Entries:
     def drop(self, key: PoolKey) -> list[Change]:
         """The pool is no longer listed."""
         self.overdue.pop(key, None)
-        return [(key, None)] if self.by_key.pop(key, None) is not None else []
+        if self.by_key.pop(key, None) is None:
+            return []
+        self.in_cluster[key.cluster_id] -= 1
+        if not self.in_cluster[key.cluster_id]:
+            del self.in_cluster[key.cluster_id]
+        return [(key, None)]
 
     def listed(self, listed: Listed) -> list[Change]:
         """Everything that the store holds. What it lacks is asked about at once; nothing is dropped here."""
@@ -168,6 +174,7 @@ class Entries:
 
     def _add(self, key: PoolKey, value: bytes, epoch: str, revision: int, ends_at: float) -> Entry:
         entry = self.by_key[key] = Entry(value, epoch, revision, self._clock())
+        self.in_cluster[key.cluster_id] += 1
         self._alarms.set(entry, key, ends_at)
         self._mass_loss.registered(key)
         return entry

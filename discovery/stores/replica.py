@@ -8,6 +8,7 @@ to one listener, together with completeness. Knows nothing of Kubernetes, HTTP, 
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
@@ -52,6 +53,7 @@ class Replica:
         lease_secs: float,
         heartbeat_secs: float,
         max_pools: int,
+        max_pools_per_cluster: int = 0,
         counters: Counters,
         on_change: Callable[[Sequence[Change], bool, float], None],
         mass_loss_hold_secs: float = 0.0,
@@ -63,6 +65,7 @@ class Replica:
         self._long_outage_secs = least_left_secs(lease_secs, heartbeat_secs)
         self._retry_after_secs = 1 if lease_secs >= SHORT_LEASE_SECS else 0
         self._max_pools = max_pools
+        self._max_pools_per_cluster = max_pools_per_cluster
         self._counters = counters
         self._on_change = on_change
         self._clock = clock
@@ -147,10 +150,8 @@ class Replica:
     async def put(self, heartbeat: Heartbeat) -> bool:
         """Register or renew; True where the pool was not there before. Raises ``Unavailable`` when not confirmed."""
         key, value, registration = heartbeat
-        if key not in self._entries.by_key and len(self._entries.by_key) >= self._max_pools:
-            raise Rejected(
-                507, "Too many pools", f"This service keeps at most {self._max_pools:,} pools (--max-pools)."
-            )
+        if key not in self._entries.by_key:
+            self._check_room(key.cluster_id)
         asked_at = self._clock()
         try:
             outcome = await self._store.put(key, value, self._lease_secs)
@@ -165,6 +166,21 @@ class Replica:
         if changes is not None:
             self._publish(changes)
         return outcome.created
+
+    def _check_room(self, cluster_id: str) -> None:
+        """Whether a new pool is taken: by what this replica knows, so several together may take a few more at once."""
+        if len(self._entries.by_key) >= self._max_pools:
+            raise Rejected(
+                507, "Too many pools", f"This service keeps at most {self._max_pools:,} pools (--max-pools)."
+            )
+        most = self._max_pools_per_cluster
+        if most and self._entries.in_cluster[cluster_id] >= most:
+            raise Rejected(
+                429,
+                "Too many pools of one cluster",
+                f"This service keeps at most {most:,} pools of one cluster (--max-pools-per-cluster).",
+                headers=(("retry-after", str(random.randint(20, 40))),),  # noqa: S311
+            )
 
     async def delete(self, key: PoolKey, instance_id: str | None) -> None:
         """Deregister. Raises ``Unavailable`` when not confirmed."""

@@ -135,6 +135,7 @@ LARGE: Values = {
         "maxStreams": 1000000,
         "maxConnections": 1000000,
         "maxPools": 10000000,
+        "maxPoolsPerCluster": 10000000,
         "drainDelaySecs": 3600,
         "shutdownGraceSecs": 3600,
         "storeTimeoutMs": 600000,
@@ -152,7 +153,16 @@ SERVING: dict[str, Values] = {
     "decimals": {
         "config": {"leaseDurationSecs": 1.5, "heartbeatIntervalSecs": 0.25, "drainDelaySecs": 0.5, "rateLimit": 0.5}
     },
-    "zeros": {"config": {"massLossHoldSecs": 0, "maxStreams": 0, "drainDelaySecs": 0, "shutdownGraceSecs": 0}},
+    "zeros": {
+        "config": {
+            "massLossHoldSecs": 0,
+            "maxStreams": 0,
+            "maxPoolsPerCluster": 0,
+            "drainDelaySecs": 0,
+            "shutdownGraceSecs": 0,
+            "rateLimit": 0,
+        }
+    },
     "another port": {"listen": {"host": "[::]", "port": 9090}, "service": {"port": 80}},
     "https": {"tls": TLS | {"certKey": "cert.pem", "keyKey": "key.pem"}},
     "https for known clients": {"tls": TLS | {"clientCaSecret": "clients-ca", "clientCaKey": "clients.crt"}},

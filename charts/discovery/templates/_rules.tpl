@@ -172,7 +172,7 @@ config.leaseDurationSecs must be at least a millisecond (0.001)
 
 {{/* The schema knows the range of numbers, but not that of numbers in quotes. */}}
 {{- define "discovery.rules.numbers" -}}
-{{- $highest := dict "leaseDurationSecs" 86400 "heartbeatIntervalSecs" 86400 "massLossHoldSecs" 86400 "maxBodyBytes" 1073741824 "maxHeaderBytes" 1048576 "maxStreams" 1000000 "maxConnections" 1000000 "maxPools" 10000000 "drainDelaySecs" 3600 "shutdownGraceSecs" 3600 "storeTimeoutMs" 600000 "requestTimeoutSecs" 3600 "writeStallTimeoutSecs" 3600 "transferTimeoutSecs" 86400 "keepAliveSecs" 3600 "rateLimit" 1000000 -}}
+{{- $highest := dict "leaseDurationSecs" 86400 "heartbeatIntervalSecs" 86400 "massLossHoldSecs" 86400 "maxBodyBytes" 1073741824 "maxHeaderBytes" 1048576 "maxStreams" 1000000 "maxConnections" 1000000 "maxPools" 10000000 "maxPoolsPerCluster" 10000000 "drainDelaySecs" 3600 "shutdownGraceSecs" 3600 "storeTimeoutMs" 600000 "requestTimeoutSecs" 3600 "writeStallTimeoutSecs" 3600 "transferTimeoutSecs" 86400 "keepAliveSecs" 3600 "rateLimit" 1000000 -}}
 {{- $lowest := dict "maxBodyBytes" 1 "maxHeaderBytes" 256 "maxConnections" 1 "maxPools" 1 "storeTimeoutMs" 1 -}}
 {{- $above := list "leaseDurationSecs" "heartbeatIntervalSecs" "requestTimeoutSecs" "writeStallTimeoutSecs" "transferTimeoutSecs" "keepAliveSecs" -}}
 {{- range $key, $most := $highest }}
