@@ -11,18 +11,18 @@ import asyncio
 import math
 import socket
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections import deque
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from discovery.http.exchange import HeldHead, run_app
+from discovery.http.exchange import Exchange, begin, target_of
 from discovery.http.heads import (
     CHECKED_HEADERS,
     head_size,
     header_refusal,
+    is_host,
     size_refusal,
     target_refusal,
     without_offer,
@@ -45,6 +45,7 @@ destroy the refusal before the peer has read it."""
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 NEVER = math.inf
+ASGI = {"version": "3.0", "spec_version": "2.3"}
 FIRST_OF_TLS = b"\x16"
 """The first byte of every TLS connection, and of no request."""
 
@@ -75,14 +76,19 @@ class Connection(HttpToolsProtocol):
         "refusal",
         "running",
         "shared",
+        "to_begin",
         "unread",
     )
+
+    pipeline: deque[Exchange]  # type: ignore[assignment]
 
     def __init__(self, config: Config, shared: SharedState, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(config, shared, {}, loop)
         self.shared = shared
         self.limits = shared.limits
-        self.running: RequestResponseCycle | None = None
+        self.running: Exchange | None = None
+        # The running request until it is begun, which happens when all of a read has been parsed.
+        self.to_begin: Exchange | None = None
         self.refusal: Refusal | None = None
         self.lingering = False
         # When the sweep has to act on this connection, by the loop's clock.
@@ -92,7 +98,7 @@ class Connection(HttpToolsProtocol):
         self.in_head = True
         self.begun = False
         self.hosts = 0
-        self.content = bytearray()
+        self.content: bytes | bytearray = b""
         # Bytes since the request began; never less than its head, and more when the read also held an earlier request.
         self.message_bytes = 0
         self.messages = 0
@@ -114,33 +120,23 @@ class Connection(HttpToolsProtocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser and bound what it has taken of a request that is still incomplete."""
+        """Feed the parser, answer what is complete, and bound what is not."""
         if self.lingering:
             return
         self.message_bytes += len(data)
         messages = self.messages
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
-            return
-        except httptools.HttpParserCallbackError:
-            self.refuse(self.refusal or NOT_HTTP)
-            return
-        except httptools.HttpParserError as error:
-            is_tls = data[:1] == FIRST_OF_TLS and not self.messages
-            self.refuse(TLS_NOT_SPOKEN_HERE if is_tls else Refusal(400, f"{NOT_HTTP.detail[:-1]}: {error}."))
-            return
+        refusal = self._feed(data)
         if self.messages != messages:
             # Where in this read the next request began is unknown: its bytes count from the next read on.
             self.message_bytes = 0
-        elif self.in_head and self.message_bytes > self.limits.max_header_bytes:
-            self.refuse(size_refusal(self.url if self.begun else b"", self.limits))
-            return
-        elif self.message_bytes > self.limits.max_message_bytes:
-            self.refuse(self.limits.body_too_large)
-            return
-        if not self.receiving and not self.answering:
+        elif refusal is None:
+            refusal = self._reason_to_stop_receiving()
+        if self.to_begin is not None:
+            exchange, self.to_begin = self.to_begin, None
+            self._begin(exchange)
+        if refusal is not None:
+            self.refuse(refusal)
+        elif not self.receiving and not self.answering and (self.begun or self.message_bytes > 0):
             self.receiving = True
             self.deadline = self.loop.time() + self.limits.request_timeout_secs
 
@@ -167,7 +163,9 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Forget what was noted of the request before."""
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
         self.begun = True
         self.hosts = 0
 
@@ -178,6 +176,8 @@ class Connection(HttpToolsProtocol):
         name = name.lower()
         if name == b"host":
             self.hosts += 1
+            if not is_host(value):
+                self.refusal = self.refusal or NO_SINGLE_HOST
         elif name in CHECKED_HEADERS:
             if name == b"expect":
                 self.expect_100_continue = value.strip().lower() == b"100-continue"
@@ -199,6 +199,11 @@ class Connection(HttpToolsProtocol):
         if len(self.content) + len(body) > self.limits.max_body_bytes:
             self.refusal = self.limits.body_too_large
             raise Refused
+        if not self.content:
+            self.content = body  # nearly always all of it
+            return
+        if type(self.content) is bytes:
+            self.content = bytearray(self.content)
         self.content += body
 
     def on_message_complete(self) -> None:
@@ -214,36 +219,28 @@ class Connection(HttpToolsProtocol):
         self.begun = False
         self.receiving = False
         self.deadline = NEVER
-        super().on_headers_complete()
-        if self.content:
-            self.cycle.body, self.content = self.content, bytearray()
-        self.cycle.more_body = False
-        self.cycle.message_event.set()
+        exchange = self._exchange()
+        if self.answering:
+            self.flow.pause_reading()
+            self.pipeline.append(exchange)
+        else:
+            self.running = self.to_begin = exchange
 
     # The answer.
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
-        self.running = cycle
-        if self.shared.draining:
-            cycle.keep_alive = False
-        cycle.transport = HeldHead(cycle, self.transport)  # type: ignore[assignment]
-        task = self.loop.create_task(run_app(cycle, app, self))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
 
     def on_response_complete(self) -> None:
         """Start the request that waits behind this answer, or the deadline for the next one."""
         self.shared.total_requests += 1
-        transport: object = self.running.transport if self.running is not None else None
-        if isinstance(transport, HeldHead):
-            transport.flush()
         if self.transport.is_closing():
             self.close()
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            self.running = self.pipeline.popleft()
+            self._begin(self.running)
             return
+        if self.transport.get_write_buffer_size() == 0:
+            self.running = self.unread = None  # an idle connection holds nothing of its last request
         self.receiving = self.begun or self.message_bytes > 0
         limits = self.limits
         self.deadline = self.loop.time() + (limits.request_timeout_secs if self.receiving else limits.keep_alive_secs)
@@ -310,14 +307,70 @@ class Connection(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.lingering = True
-        self.content = bytearray()
+        self.content = b""
         self.flow.resume_reading()
         self.deadline = self.loop.time() + LINGER_SECS
 
     # Inner steps.
 
+    def _feed(self, data: bytes) -> Refusal | None:
+        """Let the parser take a read; why no more of it is taken, if so."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError:
+            return self.refusal or NOT_HTTP
+        except httptools.HttpParserError as error:
+            is_tls = data[:1] == FIRST_OF_TLS and not self.messages
+            return TLS_NOT_SPOKEN_HERE if is_tls else Refusal(400, f"{NOT_HTTP.detail[:-1]}: {error}.")
+        return None
+
+    def _reason_to_stop_receiving(self) -> Refusal | None:
+        if self.in_head and self.message_bytes > self.limits.max_header_bytes:
+            return size_refusal(self.url if self.begun else b"", self.limits)
+        if self.message_bytes > self.limits.max_message_bytes:
+            return self.limits.body_too_large
+        return None
+
+    def _exchange(self) -> Exchange:
+        """The request that has just become complete."""
+        parser, headers, body = self.parser, self.headers, self.content
+        version = parser.get_http_version()
+        path, raw_path, query = target_of(self.url)
+        scope = {
+            "type": "http",
+            "asgi": ASGI,
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "scheme": self.scheme,
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": self.client,
+            "server": self.server,
+        }
+        self.headers, self.content = [], b""
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        return Exchange(scope, bytes(body), self, keep_alive=keep_alive)
+
+    def _begin(self, exchange: Exchange) -> None:
+        """Let the app answer the running request: at once, or in a task where it has to wait for something."""
+        if self.shared.draining:
+            exchange.keep_alive = False
+        rest = begin(exchange, self.app, self)
+        if rest is not None:
+            task = self.loop.create_task(rest)
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+
     def _reason_to_refuse_head(self) -> Refusal | None:
-        if self.hosts != 1 and (self.hosts > 1 or self.parser.get_http_version() != "1.0"):
+        version = self.parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            return NOT_HTTP
+        if self.hosts != 1 and (self.hosts > 1 or version != "1.0"):
             return NO_SINGLE_HOST
         # Only a suspicion: the same read may have brought a body or an earlier request.
         limit = self.limits.max_header_bytes
@@ -329,10 +382,12 @@ class Connection(HttpToolsProtocol):
 
     def _say_continue(self) -> None:
         self.expect_100_continue = False
-        if not self.answering:  # else it would land inside that answer; the peer goes on by itself after a moment
+        # Inside of another answer it would be taken for a part of that; an older peer knows nothing of it. Both go on
+        # by themselves after a moment.
+        if not self.answering and self.parser.get_http_version() == "1.1":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
+    def _ignore_upgrade(self, rest: bytes) -> Refusal | None:
         """Take a request that offers another protocol as if it had not.
 
         Java's HTTP client offers HTTP/2 with every first request, and the parser would skip that request's body: so it
@@ -343,8 +398,8 @@ class Connection(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.in_head = True
-        self.message_bytes = 0
-        self.data_received(head + rest)
+        self.message_bytes = len(head) + len(rest)
+        return self._feed(head + rest)
 
     def _watch_writing(self) -> None:
         now = self.loop.time()
@@ -359,5 +414,4 @@ class Connection(HttpToolsProtocol):
 
     def _tell_disconnected(self) -> None:
         if self.running is not None and self.answering:
-            self.running.disconnected = True
-            self.running.message_event.set()
+            self.running.disconnect()

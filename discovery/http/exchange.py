@@ -2,92 +2,288 @@
 
 Between ``connection``, which hands the request over and hears of the end, and the ASGI app. Knows neither how a request
 arrives nor what waits behind it on the connection.
+
+The app takes its first step at once, in the turn of the loop that brought the request: most answers end in it, and only
+the others cost a task. In that step there is no current task: what needs one, as ``asyncio.timeout`` does, has to wait
+for something before.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+import urllib.parse
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from discovery.http.heads import Field, ReadyHeaders
 from discovery.http.limits import INTERNAL_ERROR
-from discovery.http.peers import Peer
+from discovery.http.peers import SharedState
 
 JOINED_BYTES = 65_536
+"""Up to here a copy that puts head and body into one piece is cheaper than a second piece for the system call."""
+
+REMEMBERED_TARGETS = 1024
+REMEMBERED_TARGET_BYTES = 256
+
+WIRE = "discovery.wire"
+"""Where the scope has the exchange itself, for answers that are written to from outside of their task: ``streams``."""
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
 
-class HeldHead:
-    """Stands in for the transport until an answer's first body bytes: head and body leave in one system call."""
+class Owner(Protocol):
+    """The connection, as far as its exchanges need it."""
 
-    __slots__ = ("_cycle", "_head", "_transport")
+    transport: asyncio.Transport
+    flow: FlowControl
+    shared: SharedState
 
-    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
-        self._cycle = cycle
-        self._transport = transport
-        self._head: bytes | None = None
-
-    def write(self, data: bytes) -> None:
-        """Keep the head; with what follows it, be done."""
-        if self._head is None:
-            self._head = data
-            return
-        self._cycle.transport = self._transport
-        if len(data) <= JOINED_BYTES:
-            self._transport.write(self._head + data)
-        else:
-            self._transport.writelines((self._head, data))
-
-    def flush(self) -> None:
-        """An answer without a body ends here."""
-        self._cycle.transport = self._transport
-        if self._head is not None:
-            self._transport.write(self._head)
+    def on_response_complete(self) -> None:
+        """The running answer has been written to its end."""
 
     def close(self) -> None:
-        """Close behind the head."""
-        self.flush()
-        self._transport.close()
+        """Close after what is written has been taken."""
 
-    def is_closing(self) -> bool:
-        """See ``asyncio.Transport``."""
-        return self._transport.is_closing()
+    def abort(self) -> None:
+        """Reset at once."""
 
 
-async def run_app(cycle: RequestResponseCycle, app: Callable[..., Any], peer: Peer) -> None:
+class Exchange:
+    """A request and its answer, as ASGI's ``receive`` and ``send``; head and first body bytes leave in one write."""
+
+    __slots__ = (
+        "_body",
+        "_head",
+        "_heard",
+        "_missing",
+        "_owner",
+        "_shared",
+        "chunked_encoding",
+        "disconnected",
+        "flow",
+        "keep_alive",
+        "response_complete",
+        "response_started",
+        "scope",
+        "transport",
+    )
+
+    def __init__(self, scope: dict[str, Any], body: bytes, owner: Owner, *, keep_alive: bool) -> None:
+        scope[WIRE] = self
+        self.scope = scope
+        self.transport = owner.transport
+        self.flow = owner.flow
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.response_started = False
+        self.response_complete = False
+        self.chunked_encoding: bool | None = None
+        self._owner: Owner | None = owner
+        self._shared = owner.shared
+        self._body: bytes | None = body
+        self._head = b""
+        self._missing = 0
+        self._heard: asyncio.Event | None = None
+
+    async def receive(self) -> dict[str, Any]:
+        """The whole body; from then on the end of the answer or of the connection, whichever comes first."""
+        if not self.disconnected and not self.response_complete:
+            self.flow.resume_reading()
+            if self._body is not None:
+                body, self._body = self._body, None
+                return {"type": "http.request", "body": body, "more_body": False}
+            if self._heard is None:
+                self._heard = asyncio.Event()
+            await self._heard.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        """Write a part of the answer when the peer has room for it; nothing once it has left."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        kind = message["type"]
+        if kind == "http.response.body" and self.response_started and not self.response_complete:
+            self._write(message.get("body", b""), more=message.get("more_body", False))
+        elif kind == "http.response.start" and not self.response_started:
+            self._begin(message["status"], message.get("headers", ()))
+        else:
+            raise RuntimeError(f"the app sent {kind} where it has no place in the answer")
+
+    def write_now(self, framed: bytes) -> bool:
+        """Write a part of the body that is framed already; false, and nothing is written, where the peer lags."""
+        if self.disconnected or self.response_complete:
+            return True
+        if self.flow.write_paused:
+            return False
+        self._write_out(framed)
+        return True
+
+    def disconnect(self) -> None:
+        """The peer has left before the end of its answer."""
+        self.disconnected = True
+        if self._heard is not None:
+            self._heard.set()
+
+    def release(self) -> None:
+        """The app has ended: what has led to this exchange and back must not keep it."""
+        self._owner = None
+        self.scope.pop(WIRE, None)
+
+    def _begin(self, status: int, headers: Iterable[Field]) -> None:
+        """Make the head; it waits for the first body bytes."""
+        ready = headers if type(headers) is ReadyHeaders else ReadyHeaders(headers)
+        head = STATUS_LINE[status] + self._shared.default_lines(ready.names) + ready.lines
+        if ready.closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            head += b"connection: close\r\n"
+        if ready.length is not None:
+            self.chunked_encoding = False
+            self._missing = ready.length
+        elif status not in (204, 304) and self.scope["method"] != "HEAD":
+            self.chunked_encoding = True
+            head += b"transfer-encoding: chunked\r\n"
+        self.response_started = True
+        self._head = head + b"\r\n"
+
+    def _write(self, body: bytes, *, more: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            body = b""
+            self._missing = 0
+        elif self.chunked_encoding:
+            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            if not more:
+                body += b"0\r\n\r\n"
+        elif len(body) > self._missing:
+            raise RuntimeError("the app sent more than its Content-Length")
+        else:
+            self._missing -= len(body)
+        self._write_out(body)
+        if not more:
+            self._end()
+
+    def _write_out(self, data: bytes) -> None:
+        head, self._head = self._head, b""
+        if len(data) > JOINED_BYTES and head:
+            self.transport.writelines((head, data))
+        elif head or data:
+            self.transport.write(head + data)
+
+    def _end(self) -> None:
+        if self._missing:
+            raise RuntimeError("the app sent less than its Content-Length")
+        self.response_complete = True
+        if self._heard is not None:
+            self._heard.set()
+        if not self.keep_alive:
+            self.transport.close()
+        if self._owner is not None:
+            self._owner.on_response_complete()
+
+
+# ---- running the app
+
+
+class Begun(Coroutine[Any, None, None]):
+    """A coroutine that has taken its first step: what it waits for is given once more to the task that goes on."""
+
+    __slots__ = ("_coroutine", "_waits_for")
+
+    def __init__(self, coroutine: Coroutine[Any, None, None], waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waits_for: tuple[Any] | None = (waits_for,)
+
+    def send(self, value: None) -> Any:
+        """See ``collections.abc.Coroutine``."""
+        if self._waits_for is not None:
+            (waits_for,), self._waits_for = self._waits_for, None
+            return waits_for
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """See ``collections.abc.Coroutine``."""
+        self._waits_for = None
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        """See ``collections.abc.Coroutine``."""
+        self._coroutine.close()
+
+    def __await__(self) -> Any:
+        raise TypeError("it is for a task alone")
+
+
+def begin(exchange: Exchange, app: App, owner: Owner) -> Begun | None:
+    """Let the app take its first step; what is left of it needs a task."""
+    running = _run(exchange, app, owner)
+    try:
+        waits_for = running.send(None)
+    except (StopIteration, asyncio.CancelledError):
+        return None
+    return Begun(running, waits_for)
+
+
+async def _run(exchange: Exchange, app: App, owner: Owner) -> None:
     """Let the app answer a complete request; where it fails to, say so in the log and to the peer."""
     try:
-        await app(cycle.scope, cycle.receive, cycle.send)
-        if not cycle.response_complete and not cycle.disconnected:
-            logger.error("%s ended without an answer", _describe(cycle))
+        await app(exchange.scope, exchange.receive, exchange.send)
+        if not exchange.response_complete and not exchange.disconnected:
+            logger.error("%s ended without an answer", _describe(exchange))
     except Exception:
         # After the peer has left, an error is most likely the app noticing just that.
-        level = logging.DEBUG if cycle.disconnected else logging.ERROR
-        logger.log(level, "%s failed", _describe(cycle), exc_info=True)
+        level = logging.DEBUG if exchange.disconnected else logging.ERROR
+        logger.log(level, "%s failed", _describe(exchange), exc_info=True)
     except BaseException:
-        peer.abort()
+        owner.abort()
         raise
     finally:
-        if not cycle.response_complete and not cycle.disconnected:
-            await _answer_for_app(cycle, peer)
-        cycle.on_response = _nothing  # breaks the reference cycle between the connection and its last answer
+        if not exchange.response_complete and not exchange.disconnected:
+            await _answer_for_app(exchange, owner)
+        exchange.release()
 
 
-async def _answer_for_app(cycle: RequestResponseCycle, peer: Peer) -> None:
-    if cycle.response_started or peer.transport.is_closing():
-        peer.close()  # in the middle of an answer: the missing rest tells the peer
+async def _answer_for_app(exchange: Exchange, owner: Owner) -> None:
+    if exchange.response_started or owner.transport.is_closing():
+        owner.close()  # in the middle of an answer: the missing rest tells the peer
         return
     headers, body = INTERNAL_ERROR.headers_and_body()
-    await cycle.send({"type": "http.response.start", "status": INTERNAL_ERROR.status, "headers": headers})
-    await cycle.send({"type": "http.response.body", "body": body, "more_body": False})
+    await exchange.send({"type": "http.response.start", "status": INTERNAL_ERROR.status, "headers": headers})
+    await exchange.send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _describe(cycle: RequestResponseCycle) -> str:
+def _describe(exchange: Exchange) -> str:
     # The path as it came, still escaped: an unescaped one could write lines of its own into the log.
-    return f"{cycle.scope['method']} {cycle.scope['raw_path'].decode('ascii')}"
+    return f"{exchange.scope['method']} {exchange.scope['raw_path'].decode('ascii')}"
 
 
-def _nothing() -> None:
-    pass
+# ---- what is asked for
+
+
+class Target(NamedTuple):
+    """The path of a request, as it is meant and as it came, and its query."""
+
+    path: str
+    raw_path: bytes
+    query: bytes
+
+
+def target_of(url: bytes) -> Target:
+    """What the request line asks for; raises where it is no URL."""
+    return _remembered(url) if len(url) <= REMEMBERED_TARGET_BYTES else _parse(url)
+
+
+def _parse(url: bytes) -> Target:
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return Target(urllib.parse.unquote(path) if "%" in path else path, parsed.path, parsed.query or b"")
+
+
+_remembered = lru_cache(REMEMBERED_TARGETS)(_parse)

@@ -1,10 +1,11 @@
-"""The head of a request: which headers are refused, how large it is, and how an offer of another protocol leaves it.
+"""The heads of requests and answers: what is refused by them, how large they are, and how they look on the wire.
 
-Pure: ``connection`` asks from within the parser's callbacks. Knows no parser, no connection and no other request.
+Pure: ``connection`` asks from within the parser's callbacks, ``exchange`` when an answer begins. Knows no parser, no
+connection and no other request.
 """
 
+import re
 from collections.abc import Iterable
-
 from urllib.parse import unquote_to_bytes
 
 from discovery.http.limits import (
@@ -17,8 +18,13 @@ from discovery.http.limits import (
 
 Field = tuple[bytes, bytes]
 
+_host = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=:%\[\]-]*")
+
 CHECKED_HEADERS = frozenset({b"content-length", b"transfer-encoding", b"content-encoding", b"expect"})
 """Headers that decide how a request is taken; of all others the value does not matter."""
+
+_is_name = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+_is_value = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 
 
 def header_refusal(name: bytes, value: bytes, limits: Limits) -> Refusal | None:
@@ -31,6 +37,11 @@ def header_refusal(name: bytes, value: bytes, limits: Limits) -> Refusal | None:
     if name == b"content-encoding" and value != b"identity":
         return UNKNOWN_CONTENT_ENCODING
     return None
+
+
+def is_host(value: bytes) -> bool:
+    """Whether a ``Host`` names one host; two that a proxy has joined are none."""
+    return _host.fullmatch(value.strip()) is not None
 
 
 def target_refusal(url: bytes) -> Refusal | None:
@@ -61,3 +72,34 @@ def without_offer(method: bytes, url: bytes, version: str, headers: Iterable[Fie
     lines = [b"%b %b HTTP/%b\r\n" % (method, url, version.encode())]
     lines += [b"%b: %b\r\n" % field for field in headers if field[0] not in (b"upgrade", b"expect")]
     return b"".join([*lines, b"\r\n"])
+
+
+# ---- of an answer
+
+
+class ReadyHeaders(list[Field]):
+    """The headers of an answer with their bytes on the wire, checked and put together once for many answers.
+
+    Not to be changed. ``length`` is the body's where a header names it, ``closes`` says whether the connection ends.
+    """
+
+    __slots__ = ("closes", "length", "lines", "names")
+
+    def __init__(self, headers: Iterable[Field]) -> None:
+        super().__init__(headers)
+        self.lines = header_lines(self)
+        by_name = {name.lower(): value for name, value in self}
+        self.names = frozenset(by_name)
+        length = by_name.get(b"content-length")
+        self.length = None if length is None else int(length)
+        self.closes = b"close" in map(bytes.strip, by_name.get(b"connection", b"").lower().split(b","))
+
+
+def header_lines(headers: Iterable[Field]) -> bytes:
+    """Headers as they are written; ``ValueError`` for one that could end its line and begin another."""
+    lines = []
+    for name, value in headers:
+        if not _is_name(name) or not _is_value(value):
+            raise ValueError(f"a header that cannot be sent: {name[:40]!r}")
+        lines.append(b"%b: %b\r\n" % (name.lower(), value))
+    return b"".join(lines)

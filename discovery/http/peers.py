@@ -6,11 +6,17 @@ nothing of requests.
 
 import asyncio
 import logging
+import math
+import time
 from typing import Protocol
 
 from uvicorn.server import ServerState
 
+from discovery.http.heads import Field, header_lines
 from discovery.http.limits import Limits
+
+FAILED_HANDSHAKES_SECS = 60
+"""At most one line of the log in this time tells of failed handshakes, which anybody can cause."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +58,27 @@ class SharedState(ServerState):
         self.draining = False
         self.full = False
         self.turned_away = 0
+        self.failed_handshakes = 0
+        self._next_line_at = -math.inf
         self.unflushed: set[Peer] = set()
         self.empty = asyncio.Event()
+
+    @property
+    def default_headers(self) -> list[Field]:
+        """The headers of every answer. Setting them puts them together, once a second and not for each answer."""
+        return self._default_headers
+
+    @default_headers.setter
+    def default_headers(self, headers: list[Field]) -> None:
+        self._default_headers = headers
+        self._default_names = frozenset(name for name, _ in headers)
+        self._default_lines = header_lines(headers)
+
+    def default_lines(self, own: frozenset[bytes]) -> bytes:
+        """The headers of every answer as they are written; an answer that has one of its ``own`` goes without."""
+        if self._default_names.isdisjoint(own):
+            return self._default_lines
+        return header_lines(header for header in self._default_headers if header[0] not in own)
 
     def turn_away(self) -> None:
         """Note that a connection above the capacity was closed; says so once until there is room again."""
@@ -61,3 +86,10 @@ class SharedState(ServerState):
         if not self.full:
             self.full = True
             logger.warning("all %d connections are in use: new ones are closed at once until some end", self.capacity)
+
+    def handshake_failed(self, reason: str) -> None:
+        """Count a TLS handshake that failed, and tell of it now and then; ``reason`` is ours or the library's."""
+        self.failed_handshakes += 1
+        if time.monotonic() >= self._next_line_at:
+            self._next_line_at = time.monotonic() + FAILED_HANDSHAKES_SECS
+            logger.info("a TLS handshake failed: %s (%d since the start)", reason, self.failed_handshakes)

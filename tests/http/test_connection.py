@@ -343,6 +343,22 @@ class TestParsing:
             eventually(lambda: server.server.in_flight == 0, "the end of the running request")
             assert server.app.started == ["/park"]
 
+    def test_requests_that_came_whole_are_answered_before_what_follows_them_is_refused(self) -> None:
+        with served() as server, server.peer() as peer:
+            peer.send(b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n" * 2 + b"garbage\r\n\r\n")
+            assert [peer.answer().body, peer.answer().body] == [b"ok", b"ok"]
+            assert peer.answer().problem["status"] == 400
+            assert peer.ended() == b""
+
+    def test_an_idle_connection_holds_nothing_of_its_last_request(self) -> None:
+        with served() as server, server.peer() as peer:
+            for path in ("/ok", "/echo"):
+                peer.post(path, b"body")
+                peer.answer()
+                (connection,) = server.call(lambda: list(server.server._shared.connections))
+                held = server.call(lambda c=connection: (c.running, c.cycle, c.scope, c.headers, c.content, c.unread))
+                assert held == (None, None, None, [], b"", None)
+
     @pytest.mark.parametrize("garbage", [b"garbage\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100])
     def test_garbage_during_a_stream_aborts_and_writes_nothing(self, garbage: bytes) -> None:
         with served() as server, server.peer() as peer:

@@ -1,10 +1,14 @@
 """An answer from its first bytes to its end, and what a peer gets where the app fails."""
 
+import asyncio
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
 
-from discovery.http.exchange import JOINED_BYTES, HeldHead
+from discovery.http.exchange import JOINED_BYTES, REMEMBERED_TARGET_BYTES, WIRE, Exchange, begin, target_of
+from discovery.http.limits import Limits
+from discovery.http.peers import SharedState
 from tests.http.sockets import App, eventually, served
 
 
@@ -27,47 +31,273 @@ class Recorded:
     def is_closing(self) -> bool:
         return self.closed
 
-
-class Cycle:
-    """As much of a request with the app as holds a transport."""
-
-    transport: Any = None
+    def resume_reading(self) -> None:
+        raise AssertionError("reading was never paused")
 
 
-@pytest.fixture
-def transport() -> Recorded:
-    return Recorded()
+class Owner:
+    """As much of a connection as an exchange needs."""
+
+    def __init__(self) -> None:
+        self.transport: Any = Recorded()
+        self.flow = FlowControl(self.transport)
+        self.shared = SharedState(Limits())
+        self.shared.default_headers = [(b"date", b"now"), (b"x-default", b"1")]
+        self.completed = 0
+        self.aborted = False
+
+    def on_response_complete(self) -> None:
+        self.completed += 1
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def exchange(self, method: str = "GET", body: bytes = b"", *, keep_alive: bool = True) -> Exchange:
+        return Exchange({"method": method, "raw_path": b"/x"}, body, self, keep_alive=keep_alive)
 
 
-@pytest.fixture
-def cycle(transport: Recorded) -> Any:
-    cycle: Any = Cycle()
-    cycle.transport = HeldHead(cycle, transport)  # type: ignore[arg-type]
-    return cycle
+def start(status: int = 200, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": list(headers)}
 
 
-@pytest.mark.parametrize("length", [2, JOINED_BYTES, JOINED_BYTES + 1])
-def test_head_and_first_bytes_leave_in_one_call_and_what_follows_goes_straight(
-    cycle: Any, transport: Recorded, length: int
-) -> None:
-    cycle.transport.write(b"head ")
-    assert transport.calls == []
-    cycle.transport.write(b"x" * length)
-    assert transport.calls == [b"head " + b"x" * length]
-    assert cycle.transport is transport
+def part(body: bytes = b"", *, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
 
 
-def test_an_answer_without_a_body_leaves_at_its_end(cycle: Any, transport: Recorded) -> None:
-    cycle.transport.write(b"head")
-    cycle.transport.flush()
-    assert (transport.calls, cycle.transport) == ([b"head"], transport)
+def length(number: int) -> tuple[bytes, bytes]:
+    return (b"content-length", b"%d" % number)
 
 
-def test_a_close_leaves_no_head_behind(cycle: Any, transport: Recorded) -> None:
-    cycle.transport.write(b"head")
-    assert not cycle.transport.is_closing()
-    cycle.transport.close()
-    assert (transport.calls, transport.closed) == ([b"head"], True)
+def step(coroutine: Any) -> Any:
+    """What a coroutine returns that has to end without waiting for anything."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise AssertionError("it waits")
+
+
+def send(exchange: Exchange, *messages: dict[str, Any]) -> None:
+    for message in messages:
+        step(exchange.send(message))
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ndate: now\r\nx-default: 1\r\n"
+
+
+class TestTheAnswerOnTheWire:
+    @pytest.mark.parametrize("size", [2, JOINED_BYTES, JOINED_BYTES + 1])
+    def test_head_and_first_bytes_leave_in_one_call_and_what_follows_goes_straight(self, size: int) -> None:
+        owner = Owner()
+        exchange = owner.exchange()
+        send(exchange, start(200, length(size + 3)))
+        assert owner.transport.calls == []
+        send(exchange, part(b"x" * size, more=True))
+        assert owner.transport.calls == [HEAD + b"content-length: %d\r\n\r\n" % (size + 3) + b"x" * size]
+        assert (owner.completed, exchange.response_complete) == (0, False)
+        send(exchange, part(b"end"))
+        assert owner.transport.calls[1:] == [b"end"]
+        assert (owner.completed, exchange.response_complete, owner.transport.closed) == (1, True, False)
+
+    def test_a_body_of_no_known_length_leaves_in_chunks(self) -> None:
+        owner = Owner()
+        exchange = owner.exchange()
+        send(exchange, start(), part(b"first", more=True), part(b"", more=True), part(b"last"))
+        head = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+        assert owner.transport.calls == [head + b"5\r\nfirst\r\n", b"4\r\nlast\r\n0\r\n\r\n"]
+
+    @pytest.mark.parametrize(
+        ("method", "status", "headers", "body"),
+        [("HEAD", 200, [length(5)], b"12345"), ("HEAD", 200, [], b"1"), ("GET", 204, [], b""), ("GET", 304, [], b"")],
+    )
+    def test_an_answer_without_a_body_is_its_head(
+        self, method: str, status: int, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> None:
+        owner = Owner()
+        exchange = owner.exchange(method)
+        send(exchange, start(status, *headers), part(body))
+        (written,) = owner.transport.calls
+        assert written.startswith(b"HTTP/1.1 %d " % status)
+        assert written.endswith(b"\r\n\r\n")
+        assert (b"content-length: 5\r\n" in written) == bool(headers)
+        assert b"chunked" not in written
+        assert owner.completed == 1
+
+    def test_head_of_an_empty_first_part_does_not_wait_for_the_next(self) -> None:
+        owner = Owner()
+        exchange = owner.exchange()
+        send(exchange, start(), part(b"", more=True))
+        assert owner.transport.calls == [HEAD + b"transfer-encoding: chunked\r\n\r\n"]
+
+    @pytest.mark.parametrize(
+        ("keep_alive", "headers", "closes"),
+        [
+            (True, [], 0),
+            (False, [], 1),
+            (True, [(b"connection", b"Close")], 1),
+            (False, [(b"Connection", b"x, close")], 1),
+            (True, [(b"connection", b"closed")], 0),
+        ],
+    )
+    def test_the_last_answer_says_so_once_and_closes(
+        self, keep_alive: bool, headers: list[tuple[bytes, bytes]], closes: int
+    ) -> None:
+        owner = Owner()
+        exchange = owner.exchange(keep_alive=keep_alive)
+        send(exchange, start(200, length(1), *headers), part(b"x"))
+        (written,) = owner.transport.calls
+        lines = written.lower().split(b"\r\n")
+        assert sum(b"close" in line.split(b": ")[-1].split(b", ") for line in lines) == closes
+        assert owner.transport.closed == bool(closes)
+
+    def test_a_header_of_its_own_stands_for_the_one_of_all_answers(self) -> None:
+        owner = Owner()
+        send(owner.exchange(), start(200, length(0), (b"X-Default", b"2")), part())
+        assert owner.transport.calls == [b"HTTP/1.1 200 OK\r\ndate: now\r\ncontent-length: 0\r\nx-default: 2\r\n\r\n"]
+
+    @pytest.mark.parametrize(
+        ("announced", "body", "written"), [(2, b"abc", 0), (4, b"abc", 1)], ids=["more than announced", "less"]
+    )
+    def test_a_body_of_another_length_than_announced_is_a_fault(
+        self, announced: int, body: bytes, written: int
+    ) -> None:
+        owner = Owner()
+        exchange = owner.exchange()
+        send(exchange, start(200, length(announced)))
+        with pytest.raises(RuntimeError):
+            send(exchange, part(body))
+        assert (len(owner.transport.calls), owner.completed) == (written, 0)
+
+    @pytest.mark.parametrize(
+        "messages",
+        [
+            [part(b"x")],
+            [start(), start()],
+            [start(200, length(1)), part(b"x"), part(b"x")],
+            [start(200, length(1)), part(b"x"), start()],
+            [{"type": "http.response.push"}],
+        ],
+    )
+    def test_messages_out_of_place_are_a_fault(self, messages: list[dict[str, Any]]) -> None:
+        exchange = Owner().exchange()
+        send(exchange, *messages[:-1])
+        with pytest.raises(RuntimeError):
+            send(exchange, messages[-1])
+
+    @pytest.mark.parametrize("header", [(b"x", b"1\r\ny: 2"), (b"x: y", b"1"), (b"", b"1"), (b"x", b"\0")])
+    def test_a_header_that_would_end_its_line_is_never_written(self, header: tuple[bytes, bytes]) -> None:
+        owner = Owner()
+        exchange = owner.exchange()
+        with pytest.raises(ValueError, match="a header that cannot be sent"):
+            send(exchange, start(200, header))
+        assert (owner.transport.calls, exchange.response_started) == ([], False)
+
+    def test_nothing_is_written_once_the_peer_has_left(self) -> None:
+        owner = Owner()
+        exchange = owner.exchange()
+        exchange.disconnect()
+        send(exchange, start(200, length(1)), part(b"x"))
+        assert exchange.write_now(b"chunk")
+        assert (owner.transport.calls, owner.completed) == ([], 0)
+
+    def test_bytes_framed_elsewhere_are_taken_only_while_the_peer_keeps_up(self) -> None:
+        owner = Owner()
+        exchange = owner.exchange()
+        send(exchange, start(), part(b"x", more=True))
+        assert exchange.write_now(b"1\r\ny\r\n")
+        assert owner.transport.calls[1:] == [b"1\r\ny\r\n"]
+        owner.flow.pause_writing()
+        assert not exchange.write_now(b"never")
+        owner.flow.resume_writing()
+        send(exchange, part())
+        assert exchange.write_now(b"behind the end")
+        assert owner.transport.calls[2:] == [b"0\r\n\r\n"]
+
+
+class TestTheAppsFirstStep:
+    def test_an_app_that_waits_for_nothing_needs_no_task(self) -> None:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            assert await receive() == {"type": "http.request", "body": b"asked", "more_body": False}
+            await send(start(200, length(4)))
+            await send(part(b"said"))
+
+        owner = Owner()
+        exchange = owner.exchange("POST", b"asked")
+        assert begin(exchange, app, owner) is None
+        assert owner.transport.calls[0].endswith(b"\r\n\r\nsaid")
+        assert WIRE not in exchange.scope
+
+    def test_an_app_that_waits_goes_on_in_a_task_with_what_it_waited_for(self) -> None:
+        seen: list[Any] = []
+
+        async def run() -> None:
+            awaited = asyncio.get_running_loop().create_future()
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                seen.append(await awaited)
+                await asyncio.sleep(0)
+                async with asyncio.timeout(5):
+                    seen.append((await receive())["body"])
+                seen.append((await receive())["type"])
+
+            owner = Owner()
+            exchange = owner.exchange("POST", b"asked")
+            rest = begin(exchange, app, owner)
+            assert rest is not None
+            task = asyncio.get_running_loop().create_task(rest)
+            awaited.set_result("value")
+            while len(seen) < 2:
+                await asyncio.sleep(0)
+            exchange.disconnect()
+            await task
+
+        asyncio.run(run())
+        assert seen == ["value", b"asked", "http.disconnect"]
+
+    @pytest.mark.parametrize("turns", [0, 1, 3], ids=["before its second step", "in its wait", "later"])
+    def test_a_task_that_goes_on_can_be_cancelled(self, turns: int) -> None:
+        seen: list[str] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+        async def run() -> None:
+            owner = Owner()
+            rest = begin(owner.exchange(), app, owner)
+            assert rest is not None
+            task = asyncio.get_running_loop().create_task(rest)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert owner.aborted
+
+        asyncio.run(run())
+        assert seen == ["cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        (b"/pools", ("/pools", b"/pools", b"")),
+        (b"/a%20b?x=%2F", ("/a b", b"/a%20b", b"x=%2F")),
+        (b"/%C3%A9?", ("/é", b"/%C3%A9", b"")),
+        (b"http://host:1/pools?q", ("/pools", b"/pools", b"q")),
+        (b"/" + b"x" * REMEMBERED_TARGET_BYTES, ("/" + "x" * REMEMBERED_TARGET_BYTES, b"/" + b"x" * 256, b"")),
+    ],
+)
+def test_what_the_request_line_asks_for(url: bytes, target: tuple[str, bytes, bytes]) -> None:
+    assert target_of(url) == target
+    assert target_of(url) == target  # also when it is remembered
 
 
 @pytest.mark.parametrize("path", ["/raises", "/silent", "/unknown%0aline"])
