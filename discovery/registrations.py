@@ -25,6 +25,7 @@ REMEMBERED_SECS = 60.0
 
 _decode = msgspec.json.Decoder(Registration).decode
 _encode = msgspec.json.Encoder().encode
+_plain_path = re.compile(r"(?:[A-Za-z0-9_.~-]{1,253}(?:/|$)){3}(?<!/)").fullmatch
 _plain_part = re.compile(r"[A-Za-z0-9_.~-]+").fullmatch
 # Both take a body in one pass whatever it holds: only the first digit of a number can begin a match, and a string that
 # nobody closes reaches to the end, or each of its quotes would be tried as the beginning of another.
@@ -172,6 +173,8 @@ def key_path(key: PoolKey) -> str:
 def key_from_path(path: str) -> PoolKey:
     """The inverse of ``key_path``; ``ValueError`` with the reason where the path names no pool."""
     parts = path.split("/")
+    if _plain_path(path) and "." not in parts and ".." not in parts:
+        return PoolKey(*parts)  # as nearly every one: nothing to decode, and nothing else that could be wrong
     if len(parts) != 3:
         raise ValueError("a pool is named by cluster_id/namespace/dgd_name")
     try:

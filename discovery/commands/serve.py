@@ -95,6 +95,7 @@ class _Process:
             max_pools_per_cluster=settings.max_pools_per_cluster,
             counters=self._counters,
             on_change=self._lists.registrations_changed,
+            on_found=self._lists.registrations_found,
             mass_loss_hold_secs=settings.mass_loss_hold_secs,
             local_cluster_id=settings.local_cluster_id,
         )

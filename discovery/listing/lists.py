@@ -15,7 +15,7 @@ from discovery.listing.evidence import Evidence
 from discovery.listing.explain import Explanation, explanation, misnamed_local, only_ready, only_registered
 from discovery.listing.join import Join, ListChange, Side
 from discovery.listing.publisher import Publisher
-from discovery.listing.snapshot import Fragment, Key, router_fragment
+from discovery.listing.snapshot import router_fragment
 from discovery.mcs.names import Names
 from discovery.mcs.slices import Endpoints, Slices, Touched
 from discovery.model import Listing, PoolKey, Registration, Router
@@ -83,7 +83,6 @@ class Lists:
         self._store_read = False
         self._store_complete = False
         self._store_until = 0.0
-        self._held: dict[Key, Fragment[Listing] | None] = {}
         self._router_ids: frozenset[str] = frozenset()
 
     # ---- what the sides tell
@@ -93,6 +92,10 @@ class Lists:
     ) -> None:
         """The store's side: see ``Replica``."""
         self._store_read, self._store_complete, self._store_until = True, complete, complete_until
+        self._publish(self._join.registered(changes, self._clock()))
+
+    def registrations_found(self, changes: Iterable[tuple[PoolKey, Registration | None]]) -> None:
+        """The store's side before it was read once: a part of what it holds."""
         self._publish(self._join.registered(changes, self._clock()))
 
     def view_changed(self, touched: Touched) -> None:
@@ -166,11 +169,10 @@ class Lists:
 
     def _publish(self, changes: list[ListChange]) -> None:
         if not self._pools.ready:
-            self._held.update(changes)
+            self._pools.prepare(changes)
             if not self._store_read or self.waiting_for_views() is not None:
                 return
-            changes = list(self._held.items())
-            self._held.clear()
+            changes = []
         complete = self._store_complete and self.incomplete_view() is None
         self._pools.publish(changes, complete, self._store_until)
         if self._views is not None and self._routers.ready:

@@ -262,11 +262,15 @@ class Publisher(Generic[Entry]):
         self._selections.move_to_end(wanted)
         return selection
 
+    def prepare(self, changes: Iterable[tuple[Key, Fragment[Entry] | None]]) -> None:
+        """Take a part of the first list: nobody reads it, and nobody is told of it, before the first ``publish``."""
+        for key, fragment in changes:
+            self._everything.apply(key, fragment)
+
     def publish(
         self, changes: Iterable[tuple[Key, Fragment[Entry] | None]], complete: bool, complete_until: float
     ) -> None:
         """Take changes and completeness; ``complete_until`` is the clock's time after which it may not be claimed."""
-        self.ready = True
         for key, fragment in changes:
             self._everything.apply(key, fragment)
             for selection in self._selections.values():
@@ -275,6 +279,9 @@ class Publisher(Generic[Entry]):
         if complete_until != self._complete_until or self._complete_handle is None:
             self._complete_until = complete_until
             self._watch_completeness()
+        if not self.ready:
+            self.ready = True
+            self._everything.forget_past()  # the first list is no change: frames of all of it would be for nobody
         if self._flush_handle is None and any(selection.pending for selection in self._all()):
             self._schedule()
 

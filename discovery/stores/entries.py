@@ -7,13 +7,14 @@ comes in here and gives the changes that follow from it. Judges no lease: it onl
 import itertools
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from discovery import registrations
 from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
-from discovery.stores import Deleted, Health, Listed
+from discovery.stores import Deleted, Health, Listed, Stored
 from discovery.stores.alarms import Alarms
 from discovery.stores.epochs import Epochs
 from discovery.stores.mass_loss import MassLoss
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 REMEMBER_DELETED_SECS = 10.0
 
 Change = tuple[PoolKey, Registration | None]
+_NOTHING: Mapping[PoolKey, Registration | None] = MappingProxyType({})
 
 
 class Entry:
@@ -93,12 +95,12 @@ class Entries:
         registration: Registration | None = None,
     ) -> list[Change] | None:
         """The pool is ``value`` as of ``revision``; None where nobody has to be told."""
-        if self._epochs.is_past(epoch) or self._newer_known(key, epoch, revision):
-            return None
         entry = self.by_key.get(key)
+        if self._epochs.is_past(epoch) or self._newer_known(key, entry, epoch, revision):
+            return None
         changes: list[Change] = []
         if entry is None or entry.value != value:
-            registration = registration or self._decode(key, value)
+            registration = registration or self.decode(key, value)
             if registration is None:
                 return None
             changes.append((key, registration))
@@ -116,7 +118,8 @@ class Entries:
 
     def deleted(self, event: Deleted) -> list[Change]:
         """The pool deregistered."""
-        if self._epochs.is_past(event.epoch) or self._newer_known(event.key, event.epoch, event.revision):
+        known = self.by_key.get(event.key)
+        if self._epochs.is_past(event.epoch) or self._newer_known(event.key, known, event.epoch, event.revision):
             return []
         now = self._clock()
         self._deleted[event.key] = (event.epoch, event.revision, now)
@@ -141,36 +144,54 @@ class Entries:
             del self.in_cluster[key.cluster_id]
         return [(key, None)]
 
-    def listed(self, listed: Listed) -> list[Change]:
-        """Everything that the store holds. What it lacks is asked about at once; nothing is dropped here."""
-        health = listed.health
+    def listed(self, listed: Listed, decoded: Mapping[PoolKey, Registration | None]) -> list[Change]:
+        """Everything that the store holds; ``decoded`` is what was decoded of it already.
+
+        What it lacks is asked about at once; nothing is dropped here.
+        """
+        changes = self.some_listed(listed.health, listed.items.items(), decoded)
+        self.ask_about_lacking(listed)
+        return changes
+
+    def some_listed(
+        self,
+        health: Health,
+        items: Iterable[tuple[PoolKey, Stored]],
+        decoded: Mapping[PoolKey, Registration | None] = _NOTHING,
+    ) -> list[Change]:
+        """A part of what the store holds."""
         changes: list[Change] = []
-        for key, stored in listed.items.items():
-            if not self._newer_known(key, health.epoch, health.revision):
-                ends_at = health.asked_at + stored.remaining_secs
-                if change := self._one_listed(key, stored.value, health, ends_at):
-                    changes.append(change)
-        now = self._clock()
+        for key, (value, remaining_secs) in items:
+            entry = self.by_key.get(key)
+            if not self._newer_known(key, entry, health.epoch, health.revision):
+                ends_at = health.asked_at + remaining_secs
+                if entry is None or entry.value != value:
+                    registration = decoded[key] if key in decoded else self.decode(key, value)
+                    if registration is None:
+                        continue
+                    changes.append((key, registration))
+                    entry = entry or self._add(key, value, health.epoch, health.revision, ends_at)
+                    entry.value = value
+                self._confirmed(key, entry, health, ends_at)
+        return changes
+
+    def ask_about_lacking(self, listed: Listed) -> None:
+        """What the store no longer holds is asked about at once."""
+        health, now = listed.health, self._clock()
         for key, entry in self.by_key.items():
             if key not in listed.items and not (entry.epoch == health.epoch and entry.revision > health.revision):
                 self._alarms.set(entry, key, now)
-        return changes
 
-    def _one_listed(self, key: PoolKey, value: bytes, health: Health, ends_at: float) -> Change | None:
+    def is_news(self, key: PoolKey, value: bytes) -> bool:
+        """Whether the pool is not known with this value."""
         entry = self.by_key.get(key)
-        change: Change | None = None
-        if entry is None or entry.value != value:
-            registration = self._decode(key, value)
-            if registration is None:
-                return None
-            change = (key, registration)
-            if entry is None:
-                entry = self._add(key, value, health.epoch, health.revision, ends_at)
-            entry.value = value
+        return entry is None or entry.value != value
+
+    def _confirmed(self, key: PoolKey, entry: Entry, health: Health, ends_at: float) -> None:
         entry.epoch, entry.revision, entry.touched = health.epoch, health.revision, next(self._numbers)
         entry.ends_at = max(entry.ends_at, ends_at)
-        self._is_back(key, entry)
-        return change
+        if self.overdue:
+            self._is_back(key, entry)
 
     def _add(self, key: PoolKey, value: bytes, epoch: str, revision: int, ends_at: float) -> Entry:
         entry = self.by_key[key] = Entry(value, epoch, revision, self._clock())
@@ -186,14 +207,14 @@ class Entries:
         self.lives(key, entry, entry.ends_at)
         return True
 
-    def _newer_known(self, key: PoolKey, epoch: str, revision: int) -> bool:
-        entry = self.by_key.get(key)
+    def _newer_known(self, key: PoolKey, entry: Entry | None, epoch: str, revision: int) -> bool:
         if entry is not None and entry.epoch == epoch and entry.revision > revision:
             return True
-        deleted = self._deleted.get(key)
+        deleted = self._deleted.get(key) if self._deleted else None
         return deleted is not None and deleted[0] == epoch and deleted[1] >= revision
 
-    def _decode(self, key: PoolKey, value: bytes) -> Registration | None:
+    def decode(self, key: PoolKey, value: bytes) -> Registration | None:
+        """What the store says of the pool; None, counted and told, where it is foreign."""
         try:
             registration = registrations.decode(value)
             if registration.key != key:

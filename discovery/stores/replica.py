@@ -7,6 +7,7 @@ to one listener, together with completeness. Knows nothing of Kubernetes, HTTP, 
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 import time
@@ -35,6 +36,8 @@ CONFIRMED_FOR_SECS = 2.0
 REFUSED_FOR_SECS = 2.0
 SHORT_LEASE_SECS = 8.0
 """Under a lease below it a relay that is refused once has no second to lose: all come back after one, unspread."""
+AT_ONCE = 100
+"""Registrations that are decoded before the loop turns: a few milliseconds, in which heartbeats and probes wait."""
 BACKOFF_SECS = (0.05, 0.5)
 """With the store's own pause between attempts and a check it stays below the two seconds that a recovery may take."""
 
@@ -43,7 +46,8 @@ class Replica:
     """The registrations of one store as this process knows them.
 
     ``on_change(changes, complete, complete_until)`` is called from the event loop with what changed, whether the
-    registrations are the whole truth, and the clock's time until which that may be claimed.
+    registrations are the whole truth, and the clock's time until which that may be claimed. What is found before the
+    store was read once goes to ``on_found``, part by part, where there is one.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Replica:
         max_pools_per_cluster: int = 0,
         counters: Counters,
         on_change: Callable[[Sequence[Change], bool, float], None],
+        on_found: Callable[[Sequence[Change]], None] | None = None,
         mass_loss_hold_secs: float = 0.0,
         local_cluster_id: str | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -98,6 +103,7 @@ class Replica:
         self._settling: str | None = None
         self._listed = False
         self._early: dict[PoolKey, Registration | None] = {}
+        self._on_found = self._early.update if on_found is None else on_found
         self._last_error = ""
         self._refused_at = float("-inf")
         self._item_error = ""
@@ -222,7 +228,8 @@ class Replica:
                             self._heed_others(event)
                         self._publish([])
                     case Listed():
-                        self._apply_listed(event)
+                        await self._apply_listed(event)
+                        event.items.clear()  # the feed keeps the list, and with it every value of that moment, for long
                     case feed.Interrupted():
                         self._interrupted(event.error)
 
@@ -341,21 +348,47 @@ class Replica:
         if changes := self._entries.deleted(event):
             self._publish(changes)
 
-    def _apply_listed(self, listed: Listed) -> None:
-        if not self._confirm(listed.health, listed.loss):
-            return
-        changes = self._entries.listed(listed)
-        if not self._listed:
+    async def _apply_listed(self, listed: Listed) -> None:
+        """What has to be decoded is decoded in parts, between which the loop turns.
+
+        The parts of the first list are also applied one by one: nobody sees that it is not whole yet. A later one is
+        applied at once, since what is published is never half of it.
+        """
+        if self._listed:
+            decoded = await self._decode_news(listed)
+            if not self._confirm(listed.health, listed.loss):
+                return
+            changes = self._entries.listed(listed, decoded)
+        else:
+            if not self._confirm(listed.health, listed.loss):
+                return
+            await self._find(listed)
+            self._entries.ask_about_lacking(listed)
             self._listed = True
             self._mass_loss.listed(self._clock())
-            changes = [*self._early.items(), *changes]
+            changes = list(self._early.items())
             self._early.clear()
         self._heed_others(listed.health)
         self._publish(changes)
 
+    async def _decode_news(self, listed: Listed) -> dict[PoolKey, Registration | None]:
+        found: dict[PoolKey, Registration | None] = {}
+        for key, stored in listed.items.items():
+            if self._entries.is_news(key, stored.value):
+                found[key] = self._entries.decode(key, stored.value)
+                if len(found) % AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return found
+
+    async def _find(self, listed: Listed) -> None:
+        items = iter(listed.items.items())
+        while part := list(itertools.islice(items, AT_ONCE)):
+            self._publish(self._entries.some_listed(listed.health, part))
+            await asyncio.sleep(0)
+
     def _publish(self, changes: Sequence[Change]) -> None:
         if not self._listed:
-            self._early.update(changes)
+            self._on_found(changes)
             return
         reason = self.incomplete()
         if (reason is None) != (self._whole is None):

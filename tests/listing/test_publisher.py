@@ -145,7 +145,25 @@ def test_a_reader_sees_a_change_at_once_and_before_any_stream_is_told(rig: Rig) 
     def look() -> tuple[list[str], bool]:
         return names(json.loads(rig.publisher.everything.body())), rig.publisher.everything.pending
 
+    rig.told()
     assert rig.publish_in_one_turn(([pool("p1")], []), then=look) == (["p1"], True)
+
+
+def test_the_first_list_is_taken_in_parts_and_is_no_change_that_anybody_is_told_of(rig: Rig) -> None:
+    for name in ("p2", "p1", "p3"):
+        rig.publisher.prepare([(PoolKey("c1", "n1", name), pool_fragment(pool(name)))])
+    rig.publisher.prepare([(PoolKey("c1", "n1", "p3"), None)])
+    assert not rig.publisher.ready
+    rig.publish(pool("p4"))
+    first = rig.everything.published
+    assert names(rig.read()) == ["p1", "p2", "p4"]
+    assert first == rig.everything.token
+    assert rig.everything.since(first) == []
+    assert not rig.everything.pending
+    rig.told(pool("p5"))
+    changes = rig.everything.since(first)
+    assert changes is not None
+    assert [described(frames.decode().rstrip()) for _, frames in changes] == ["put p5"]
 
 
 def test_pools_are_sorted_by_key_whatever_order_they_came_in(rig: Rig) -> None:

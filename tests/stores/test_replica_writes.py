@@ -1,4 +1,7 @@
-"""What a relay is told when the store does not confirm its write."""
+"""What a relay is told when the store does not confirm its write, and what the first list does to others meanwhile."""
+
+import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -9,7 +12,7 @@ from discovery.model import PoolKey, Registration
 from discovery.registrations import Heartbeat
 from discovery.stores import Deleted, Outcome
 from discovery.stores.memory import MemoryStore
-from discovery.stores.replica import SHORT_LEASE_SECS, Replica
+from discovery.stores.replica import AT_ONCE, SHORT_LEASE_SECS, Change, Replica
 
 KEY = PoolKey("c1", "n1", "p1")
 BEAT = Heartbeat(KEY, registrations.encode(registrations.canonical(Registration(*KEY, model="m"))))
@@ -41,3 +44,52 @@ async def test_a_relay_under_a_short_lease_comes_back_in_a_second_and_others_are
         with pytest.raises(Unavailable) as not_confirmed:
             await write
         assert not_confirmed.value.retry_after_secs == spread
+
+
+async def test_a_long_list_is_taken_in_parts_and_writes_go_on_in_between() -> None:
+    """A start with many pools must not stop heartbeats and probes for seconds."""
+    store, count = MemoryStore(15.0), 10 * AT_ONCE
+    for number in range(count):
+        await store.put(*_named(f"p{number}")[:2], 15.0)
+    parts: list[int] = []
+    listed: list[int] = []
+
+    def found(changes: Sequence[Change]) -> None:
+        parts.append(len(changes))
+
+    replica = Replica(
+        store,
+        lease_secs=15.0,
+        heartbeat_secs=5.0,
+        max_pools=2 * count,
+        counters=Counters(),
+        on_change=lambda changes, *_: listed.append(len(changes)),
+        on_found=found,
+    )
+    task = asyncio.create_task(replica.run())
+    try:
+        async with asyncio.timeout(20):
+            await _turns_until(lambda: len(parts) >= 3)
+            assert not replica.listed
+            assert not await replica.put(_named("p0", "other"))  # behind the part that holds it
+            assert not await replica.put(_named(f"p{count - 1}", "other"))  # before it
+            await _turns_until(lambda: replica.listed)
+        models = {known.key.dgd_name: registrations.decode(known.value).model for known in replica.known()}
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert (models["p0"], models["p1"], models[f"p{count - 1}"]) == ("other", "m", "other")
+    assert len(models) == count
+    assert max(parts) <= AT_ONCE
+    assert sum(parts) == count + 1
+    assert listed[0] == 0
+
+
+async def _turns_until(so: Callable[[], bool]) -> None:
+    while not so():
+        await asyncio.sleep(0)
+
+
+def _named(name: str, model: str = "m") -> Heartbeat:
+    key = PoolKey("c1", "n1", name)
+    return Heartbeat(key, registrations.encode(registrations.canonical(Registration(*key, model=model))))

@@ -17,9 +17,10 @@ from discovery.stores.redis.server import Server
 from discovery.stores.redis.signs import Signs
 from discovery.stores.redis.signs import read as read_signs
 
-SCAN_COUNT = 1000
+SCAN_COUNT = 250
 _SIGNS = pack("INFO", "server") + pack("INFO", "replication") + pack("INFO", "stats")  # one section each, for 6.2
 _SIGNS_COUNT = 3
+_PTTL = b"*2\r\n$4\r\nPTTL\r\n"
 
 
 class State(NamedTuple):
@@ -73,7 +74,7 @@ class Reader:
     async def leases(self, keys: Sequence[PoolKey]) -> Leases:
         """What the leases of these pools have left; None where the key is gone."""
         asked_at, pools = self._clock(), self._names.pools.encode()
-        commands = [b"*2\r\n$4\r\nPTTL\r\n" + bulk(pools + key_path(key).encode()) for key in keys]
+        commands = [_PTTL + bulk(pools + key_path(key).encode()) for key in keys]
         commands += [pack("GET", self._names.epoch), _SIGNS]
         answers = await self._server.reads.call(b"".join(commands), len(keys) + 1 + _SIGNS_COUNT)
         *times, epoch = answers[:-_SIGNS_COUNT]
@@ -96,7 +97,7 @@ class Reader:
                 return items
 
     async def _read_some(self, names: list[bytes], items: dict[PoolKey, Stored]) -> None:
-        commands = pack("MGET", *names) + b"".join(pack("PTTL", name) for name in names)
+        commands = pack("MGET", *names) + b"".join([_PTTL + bulk(name) for name in names])
         values, *times = await self._read(commands, 1 + len(names))
         for name, value, ms in zip(names, values, times, strict=True):
             if ms == -2:

@@ -201,6 +201,7 @@ class RedisStore:
         feed = self._feed
         if feed is None:
             raise Gone("feed", "the subscription ended before it was watched")
+        await feed.barrier()  # taking a long list is no silence of the feed's
         feed.watched = True
         works = (
             [self._checks, self._reread] if feed.subscribed else [self._checks, self._reread, self._try_to_subscribe]
