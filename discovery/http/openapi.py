@@ -9,6 +9,7 @@ from typing import Any
 
 from discovery import __version__
 from discovery.http import openapi_operations as operations
+from discovery.http.access import OPEN_PATHS
 from discovery.http.openapi_answers import (
     Part,
     header_components,
@@ -34,6 +35,12 @@ Every list says whether it is the whole truth.
 
 An empty list with `complete: false` therefore means "nothing is known yet", and never "there are no pools".
 
+## Tokens
+
+Where the service has a file of tokens (`--auth-tokens-path`) all but the probes want `Authorization: Bearer`, also
+paths that do not exist. The operations say which scope they want; `register` is `register:<cluster_id>` or
+`register:<cluster_id>/<namespace>` for the pool in question.
+
 ## Errors
 
 Errors are `application/problem+json` (RFC 9457). Another path than those below is answered with 404, another method
@@ -43,6 +50,10 @@ was not confirmed, and may still take effect. Unknown query parameters of lists,
 with 400, since a typo must not list everything. While a replica shuts down, each of its answers has
 `Connection: close`.
 """
+
+
+OTHER_SCOPES = {"/openapi.json": "", "/metrics": "metrics"}
+"""What those who read the lists may not, or others may too; of ``""`` every valid token is enough."""
 
 
 @cache
@@ -66,7 +77,10 @@ def document() -> dict[str, Any]:
         "/status": {"get": operations.get_status()},
         "/openapi.json": {"get": operations.get_openapi()},
     }
-    for path in paths.values():
+    for name, path in paths.items():
+        for method in ("get", "post", "delete"):
+            if method in path:
+                _say_who_may(path[method], name, "read" if method == "get" else "register")
         path["head"] = _head(path["get"], responses)
         path["x-other-methods"] = {"405": reference("responses", "MethodNotAllowed")}
     return {
@@ -89,8 +103,30 @@ def document() -> dict[str, Any]:
             "parameters": parameter_components(),
             "headers": header_components(),
             "responses": responses,
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Wanted where the service has a file of tokens (`--auth-tokens-path`). The roles of "
+                    "an operation are the scopes of tokens, of which `*` has all.",
+                }
+            },
         },
     }
+
+
+def _say_who_may(operation: Part, path: str, scope: str) -> None:
+    """What a service with tokens wants here: a token with this scope, but where the path has a rule of its own."""
+    if path in OPEN_PATHS:
+        operation["security"] = []
+        return
+    scope = OTHER_SCOPES.get(path, scope)
+    operation["security"] = [{}, {"token": [scope] if scope else []}]
+    answers = operation["responses"]
+    answers["401"] = reference("responses", "Unauthorized")
+    if scope:
+        answers.setdefault("403", reference("responses", "Forbidden"))
+    operation["responses"] = dict(sorted(answers.items()))
 
 
 def _head(get: Part, responses: Part) -> Part:

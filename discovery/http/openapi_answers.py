@@ -91,6 +91,13 @@ def header_components() -> dict[str, Part]:
             "another replica. While a replica shuts down, every answer has it.",
             {"const": "close"},
         ),
+        "WWW-Authenticate": _header(
+            "There where a token is wanted: why, and the scope that is missing.",
+            {
+                "type": "string",
+                "examples": ['Bearer realm="discovery", error="insufficient_scope", scope="read"'],
+            },
+        ),
         "Allow": _header(
             "The methods of this path, in any order.", {"type": "string", "examples": ["GET, HEAD"]}, required=True
         ),
@@ -225,10 +232,17 @@ _ERRORS: dict[str, _Error] = {
     "NotFound": _Error(
         404, "There is no such pool.", "The pool us-east-1/prod/llama-70b is not listed.", title="Not listed"
     ),
+    "Unauthorized": _Error(
+        401,
+        "No token, or none that the service knows, where it has a file of tokens (`--auth-tokens-path`).",
+        "Send a token that the service knows, in the header Authorization: Bearer TOKEN.",
+        ("WWW-Authenticate",),
+    ),
     "Forbidden": _Error(
         403,
-        "A browser sent it for a page of another origin (`--cors-origin`).",
-        "Pages of other origins may not call this service from a browser (--cors-origin).",
+        "The token lacks a scope, which detail and header name (`--auth-tokens-path`).",
+        "The token relays-east lacks the scope read.",
+        ("WWW-Authenticate",),
     ),
     "MethodNotAllowed": _Error(405, "The path is there, for other methods.", "This path takes GET, HEAD.", ("Allow",)),
     "RequestTimeout": _Error(

@@ -49,6 +49,12 @@ Server-sent events. The state that a subscriber assembles from them always equal
 """
 
 
+_FORBIDDEN = (
+    "The token may not register this pool (`--auth-tokens-path`), or a browser sent it for a page of another origin "
+    "(`--cors-origin`)."
+)
+
+
 # ---- relays
 
 
@@ -78,12 +84,12 @@ def register_pool() -> Part:
         "responses": {
             "200": _json("Stored.", "Accepted", _plain(Accepted(15, 5, True))),
             **errors(
-                "Forbidden",
                 "Invalid",
                 "TooManyRequests",
                 "Unavailable",
                 "TooManyPools",
                 BadRequest="Not JSON in UTF-8, a query parameter, or no HTTP.",
+                Forbidden=_FORBIDDEN,
             ),
         },
     }
@@ -100,7 +106,7 @@ def deregister_pool() -> Part:
         "parameters": [reference("parameters", "instance_id")],
         "responses": {
             "204": {"description": "The store holds no such registration any more."},
-            **errors("Forbidden", "Unavailable", NotFound="The path names no pool."),
+            **errors("Unavailable", NotFound="The path names no pool.", Forbidden=_FORBIDDEN),
         },
     }
 

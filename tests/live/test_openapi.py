@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from hashlib import sha256
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ JSON = {"content-type": "application/json"}
 FOREIGN = {"origin": "https://page.example.com"}
 EVERY = {"if-none-match": "*"}
 WAIT = {"if-none-match": "*", "prefer": "wait=1"}
+ELSEWHERE = {"authorization": "Bearer elsewhere"}
 ONE = "/pools/{cluster_id}/{namespace}/{dgd_name}"
 
 
@@ -37,11 +39,12 @@ class Ask(NamedTuple):
 
 class Replicas(NamedTuple):
     """``roomy`` holds two pools for minutes; ``tight`` has a short lease, one stream and takes one registration; the
-    store of ``cut_off`` cannot be reached."""
+    store of ``cut_off`` cannot be reached; ``closed`` knows one token, which may register pools of another cluster."""
 
     roomy: Replica
     tight: Replica
     cut_off: Replica
+    closed: Replica
     stream: "Stream"
 
 
@@ -77,18 +80,24 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
     tight_flags = ("--max-streams", "1", "--rate-limit", "0.05")
     tight = Replica(directory, "tight", lease=2, heartbeat=0.5, flags=tight_flags)
     cut_off = Replica(directory, "cut-off", redis_url=f"redis://127.0.0.1:{free_port()}")
-    started = [roomy, tight, cut_off]
+    tokens = directory / "tokens.json"
+    entry = {"name": "x", "sha256": sha256(b"elsewhere").hexdigest(), "scopes": ["register:elsewhere"]}
+    tokens.write_text(json.dumps({"tokens": [entry]}))
+    closed = Replica(directory, "closed", flags=("--auth-tokens-path", str(tokens)))
+    started = [roomy, tight, cut_off, closed]
     try:
         # The stream has to be there before the first lease is over: what ends then is told to nobody else.
         tight.start()
         assert tight.post(pool()).status == 200
         with closing(Stream(tight, "/pools/events")) as stream:
             roomy.launch()
+            closed.launch()
             cut_off.start(sign="/healthz")
             await_sign(lambda: roomy.says("/readyz", 200), 20, "roomy is ready")
+            await_sign(lambda: closed.says("/readyz", 200), 20, "closed is ready")
             roomy.register("c1/n1/p1", frontends=["http://10.0.0.1:8000"], capabilities=["chat"], instance_id="i1")
             roomy.register("c1/n1/p2", capacity=[{"resource": "gpu", "quantity": 0.5, "unit": "share"}])
-            yield Replicas(roomy, tight, cut_off, stream)
+            yield Replicas(roomy, tight, cut_off, closed, stream)
     finally:
         for replica in started:
             replica.close()
@@ -100,6 +109,8 @@ CONDITIONAL = [Ask(200, "roomy", "{path}"), Ask(304, "roomy", "{path}", EVERY), 
 QUERY = [Ask(400, "roomy", "{path}?colour=blue")]
 NO_ROOM = [Ask(503, "tight", "{path}", WAIT)]
 PLAIN = [Ask(200, "roomy", "{path}")]
+CLOSED = [Ask(401, "closed", "{path}"), Ask(401, "closed", "{path}", {"authorization": "Bearer x"})]
+FORBIDDEN = [*CLOSED, Ask(403, "closed", "{path}", ELSEWHERE)]
 
 ASKS: dict[str, list[Ask]] = {
     "GET /pools": [
@@ -111,11 +122,14 @@ ASKS: dict[str, list[Ask]] = {
         Ask(400, "roomy", "{path}?model=%ff"),
         *NO_ROOM,
         Ask(503, "cut_off", "{path}"),
+        *FORBIDDEN,
     ],
-    "GET /routers": [*CONDITIONAL, *QUERY, Ask(400, "roomy", "{path}?model=m"), *NO_ROOM],
-    "GET /pools/events": [*PLAIN, *QUERY, Ask(503, "tight", "{path}"), Ask(503, "cut_off", "{path}")],
-    "GET /routers/events": [*PLAIN, *QUERY, Ask(503, "tight", "{path}")],
+    "GET /routers": [*FORBIDDEN, *CONDITIONAL, *QUERY, Ask(400, "roomy", "{path}?model=m"), *NO_ROOM],
+    "GET /pools/events": [*FORBIDDEN, *PLAIN, *QUERY, Ask(503, "tight", "{path}"), Ask(503, "cut_off", "{path}")],
+    "GET /routers/events": [*FORBIDDEN, *PLAIN, *QUERY, Ask(503, "tight", "{path}")],
     f"GET {ONE}": [
+        Ask(401, "closed", "/pools/c1/n1/p1"),
+        Ask(403, "closed", "/pools/elsewhere/n1/p1", ELSEWHERE),
         Ask(200, "roomy", "/pools/c1/n1/p1"),
         Ask(304, "roomy", "/pools/c1/n1/p1", EVERY),
         Ask(400, "roomy", "/pools/c1/n1/p1?wait=1"),
@@ -127,6 +141,9 @@ ASKS: dict[str, list[Ask]] = {
         Ask(503, "cut_off", "/pools/c1/n1/p1"),
     ],
     f"DELETE {ONE}": [
+        Ask(401, "closed", "/pools/c1/n1/p1"),
+        Ask(403, "closed", "/pools/c1/n1/p1", ELSEWHERE),
+        Ask(204, "closed", "/pools/elsewhere/n1/p1", ELSEWHERE),
         Ask(204, "roomy", "/pools/c1/n1/absent"),
         Ask(204, "roomy", "/pools/c1/n1/p1?instance_id=other"),
         Ask(204, "roomy", "/pools/c1/n1/p1?instance_id="),
@@ -144,6 +161,8 @@ ASKS: dict[str, list[Ask]] = {
             json.dumps(pool("c1/n1/p1", frontends=["http://h"], instance_id="i1")).encode(),
         ),
         Ask(400, "roomy", "{path}", JSON, b"{"),
+        *CLOSED,
+        Ask(403, "closed", "{path}", JSON | ELSEWHERE, json.dumps(pool()).encode()),
         Ask(400, "roomy", "{path}", JSON),
         Ask(400, "roomy", "{path}?model=m", JSON, b"{}"),
         Ask(403, "roomy", "{path}", JSON | FOREIGN, json.dumps(pool()).encode()),
@@ -154,11 +173,12 @@ ASKS: dict[str, list[Ask]] = {
         Ask(503, "cut_off", "{path}", JSON, json.dumps(pool()).encode()),
         Ask(507, "roomy", "{path}", JSON, json.dumps(pool("c1/n1/p3")).encode()),
     ],
-    "GET /registrations": [*PLAIN, *QUERY, Ask(503, "cut_off", "{path}")],
+    "GET /registrations": [*FORBIDDEN, *PLAIN, *QUERY, Ask(503, "cut_off", "{path}")],
     "GET /healthz": PLAIN,
     "GET /readyz": [*PLAIN, Ask(503, "cut_off", "{path}")],
-    "GET /metrics": PLAIN,
+    "GET /metrics": [*PLAIN, *FORBIDDEN],
     "GET /status": [
+        *FORBIDDEN,
         *PLAIN,
         *QUERY,
         Ask(200, "roomy", "{path}?pool=*"),
@@ -167,7 +187,7 @@ ASKS: dict[str, list[Ask]] = {
         Ask(400, "roomy", "{path}?pool=c1/n1/%2e%2e"),
         Ask(400, "roomy", "{path}?pool="),
     ],
-    "GET /openapi.json": PLAIN,
+    "GET /openapi.json": [*PLAIN, *CLOSED, Ask(200, "closed", "{path}", ELSEWHERE)],
 }
 
 
