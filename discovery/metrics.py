@@ -26,6 +26,9 @@ class Counters:
             "alternating_registrations",
             "Changes back to the registration before: a pool's relays say different things.",
         )
+        self.certificates_refused = self._counter(
+            "certificates_refused", "Renewed certificate files that were not used; those before stayed in use."
+        )
         self.mass_losses = self._counter("mass_losses", "Holds begun because most pools of all clusters ended at once.")
         self._relists = Counter(
             "discovery_relists", "Full lists read from the store, by cause.", ["cause"], registry=self.registry
@@ -47,6 +50,14 @@ class Counters:
             "Seconds since the last sign of life on the store's announcements.",
             registry=self.registry,
         ).set_function(silent_secs)
+
+    def watch_certificate(self, not_after: Callable[[], float]) -> None:
+        """Show when the certificate that is served ends, which ``not_after`` tells whenever it is asked."""
+        Gauge(
+            "discovery_certificate_not_after_seconds",
+            "When the certificate in use ends, in seconds since 1970.",
+            registry=self.registry,
+        ).set_function(not_after)
 
     def slices_listed(self, error: Gone | Unavailable) -> None:
         """Count one full list of slices that a watcher needs after its watch could not go on."""

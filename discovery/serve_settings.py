@@ -126,7 +126,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             ALL,
             FILE,
-            "Certificate chain (PEM) to serve HTTPS with; needs --tls-key-path. Renewed files are used without a restart.",
+            "Certificate chain (PEM) to serve HTTPS with; needs --tls-key-path. Renewed files are taken at once.",
         ),
     ] = None
     tls_key_path: Annotated[

@@ -10,6 +10,7 @@ COUNTERS = (
     "announcements_refused",
     "registrations_ignored",
     "alternating_registrations",
+    "certificates_refused",
     "mass_losses",
 )
 
@@ -31,6 +32,13 @@ def test_every_counter_is_there_from_the_start_and_counts_for_itself() -> None:
         getattr(counters, name).inc(step)
     assert samples(counters) == {f"discovery_{name}_total": step for step, name in enumerate(COUNTERS, 1)}
     assert counters.values() == {name: step for step, name in enumerate(COUNTERS, 1)}
+
+
+def test_the_end_of_the_certificate_is_shown_where_there_is_one() -> None:
+    counters = Counters()
+    assert "discovery_certificate_not_after_seconds" not in samples(counters)
+    counters.watch_certificate(lambda: 1.8e9)
+    assert samples(counters)["discovery_certificate_not_after_seconds"] == 1.8e9
 
 
 def test_the_silence_of_the_feed_is_asked_for_when_it_is_shown() -> None:

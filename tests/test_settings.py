@@ -70,6 +70,9 @@ DEFAULTS = {
     "heartbeat_interval_secs": 5,
     "lease_duration_secs": 15,
     "mass_loss_hold_secs": 60,
+    "tls_cert_path": None,
+    "tls_key_path": None,
+    "tls_client_ca_path": None,
     "log_format": "text",
     "log_level": "info",
     "max_body_bytes": 65536,
@@ -116,6 +119,9 @@ SERVE_VALUES = [
     ("--listen", "[::]:8080", Address("::", 8080)),
     ("--listen", "localhost:0", Address("localhost", 0)),
     ("--health-listen", "[::1]:8081", Address("::1", 8081)),
+    ("--tls-cert-path", __file__, __file__),
+    ("--tls-key-path", __file__, __file__),
+    ("--tls-client-ca-path", __file__, __file__),
     ("--pool-discovery", "registrations", "registrations"),
     ("--pool-discovery", "mcs", "mcs"),
     ("--pool-discovery", "karmada", "karmada"),
@@ -183,6 +189,10 @@ def company(name: str) -> tuple[str, ...]:
     """The flags without which a flag is refused."""
     if name in ("--redis-password-path", "--redis-prefix", "--registration-storage"):
         return REDIS
+    if name.startswith("--tls-"):
+        tls = ("--tls-cert-path", "--tls-key-path")
+        health = ("--health-listen=h:1",) if name == "--tls-client-ca-path" else ()
+        return *(f"{other}={__file__}" for other in tls if other != name), *health
     if name.startswith("--redis-sentinel-"):
         others: tuple[str, ...] = (f"--redis-sentinel-password-path={__file__}",) if name.endswith("-user") else ()
         return "--redis-url=redis+sentinel://h/main", *others
@@ -689,6 +699,12 @@ CONTRADICTIONS = [
     (("--tls-client-ca-path", "a"), {}, "--tls-client-ca-path needs --tls-cert-path too"),
     (("--tls-client-ca-path", "a", "--tls-cert-path", "c", "--tls-key-path", "k"), {},
      "--tls-client-ca-path needs --health-listen too"),
+    (("--tls-cert-path=/none", f"--tls-key-path={__file__}"), {},
+     "--tls-cert-path names a file that cannot be found (No such file or directory)"),
+    (("--tls-cert-path", __file__, "--tls-key-path=/none"), {},
+     "--tls-key-path names a file that cannot be found (No such file or directory)"),
+    (("--tls-cert-path", __file__, "--tls-key-path", __file__, "--health-listen=h:1"),
+     {"DISCOVERY_TLS_CLIENT_CA_PATH": "/"}, "DISCOVERY_TLS_CLIENT_CA_PATH names a file that is a directory"),
     (("--health-listen", "0.0.0.0:8080"), {}, "--health-listen must be another address than --listen (0.0.0.0:8080)"),
     (("--router", "a=http://h", "--router", "b=http://i", "--router", "a=http://j"), {},
      "--router has the id 'a' twice: each router has its own"),
@@ -795,9 +811,6 @@ LATER = [
     (DYNAMODB, {}, "--registration-storage dynamodb is not built yet"),
     ((*DYNAMODB, "--dynamodb-table", "t", "--dynamodb-region", "eu-west-1"), {},
      "--registration-storage dynamodb is not built yet"),
-    (("--tls-cert-path", "c", "--tls-key-path", "k"), {}, "--tls-cert-path is not built yet"),
-    (("--tls-cert-path=c", "--tls-key-path=k", "--tls-client-ca-path=a", "--health-listen=h:1"), {},
-     "--tls-cert-path is not built yet"),
     ((*MCS, *DYNAMODB), {}, "--registration-storage dynamodb is not built yet"),
 ]  # fmt: skip
 

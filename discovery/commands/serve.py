@@ -197,7 +197,10 @@ class _Process:
     def _announce_start(self) -> None:
         settings = self._settings
         shown = f"[{settings.listen.host}]" if ":" in settings.listen.host else settings.listen.host
-        log.info("discovery %s, replica %s, listens on %s:%d", __version__, self._id, shown, self._server.port)
+        manner = " with TLS" if self._certificates else ""
+        manner += " and client certificates" if settings.tls_client_ca_path else ""
+        where = f"{shown}:{self._server.port}{manner}"
+        log.info("discovery %s, replica %s, listens on %s", __version__, self._id, where)
         log.info(
             "registrations are kept in %s: %s", settings.registration_storage, settings.registration_storage_reason
         )

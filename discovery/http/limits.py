@@ -41,6 +41,7 @@ class Limits(msgspec.Struct, frozen=True):
     write_stall_timeout_secs: float = 30
     transfer_timeout_secs: float = 300
     keep_alive_secs: float = 75
+    handshake_timeout_secs: float = 10
 
     @property
     def max_message_bytes(self) -> int:

@@ -20,9 +20,11 @@ import uvicorn
 import uvloop
 
 from discovery.errors import DiscoveryError
+from discovery.http.certificates import Certificates
 from discovery.http.connection import Connection
 from discovery.http.limits import Limits
 from discovery.http.peers import SharedState
+from discovery.http.tls import TlsConnection
 from discovery.http.web_safety import ON_EVERY_ANSWER
 
 __all__ = ["CannotListen", "HttpServer", "Limits", "run_async"]
@@ -56,11 +58,15 @@ class HttpServer:
 
     Connections above ``max_connections`` (or above what the descriptor limit leaves) are closed at once, without an
     answer: a peer that has not sent its request yet could only misread one, and at that moment every byte counts.
+    With ``certificates`` it speaks TLS, each connection with the certificate of the moment in which it begins.
     """
 
-    def __init__(self, app: App, *, host: str, port: int, limits: Limits) -> None:
+    def __init__(
+        self, app: App, *, host: str, port: int, limits: Limits, certificates: Certificates | None = None
+    ) -> None:
         self._address = (host.removeprefix("[").removesuffix("]"), port)
         self._limits = limits
+        self._certificates = certificates
         self._shared = SharedState(limits)
         self._config = uvicorn.Config(
             app,
@@ -76,7 +82,12 @@ class HttpServer:
             workers=1,
             forwarded_allow_ips="",
         )
-        shortest = min(limits.request_timeout_secs, limits.write_stall_timeout_secs, limits.keep_alive_secs)
+        shortest = min(
+            limits.handshake_timeout_secs,
+            limits.request_timeout_secs,
+            limits.write_stall_timeout_secs,
+            limits.keep_alive_secs,
+        )
         self._sweep_secs = min(SWEEP_SECS, max(shortest / 8, 0.01))
         self._swept = 0.0
         self._dated = 0
@@ -101,6 +112,11 @@ class HttpServer:
         """How many connections were closed since the start because too many were open."""
         return self._shared.turned_away
 
+    @property
+    def failed_handshakes(self) -> int:
+        """How many TLS handshakes failed since the start."""
+        return self._shared.failed_handshakes
+
     async def start(self) -> None:
         """Accept connections from the moment this returns; raises ``CannotListen``."""
         self._loop = asyncio.get_running_loop()
@@ -110,9 +126,15 @@ class HttpServer:
         self._config.load()
         self._swept = self._loop.time()
         self._sweep()
-        self._server = await self._loop.create_server(
-            lambda: Connection(self._config, self._shared, self._loop), sock=listener, backlog=BACKLOG
-        )
+        self._server = await self._loop.create_server(self._begin, sock=listener, backlog=BACKLOG)
+
+    def _begin(self) -> asyncio.Protocol:
+        if self._certificates is None:
+            return self._speak_http()
+        return TlsConnection(self._certificates, self._shared, self._speak_http)
+
+    def _speak_http(self) -> Connection:
+        return Connection(self._config, self._shared, self._loop)
 
     def drain(self) -> None:
         """From now on every answer is the last one of its connection; new connections are still accepted."""

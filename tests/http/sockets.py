@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
+from discovery.http.certificates import Certificates
 from discovery.http.server import HttpServer, Limits, run_async
 
 Result = TypeVar("Result")
@@ -218,9 +219,9 @@ class App:
 class Served:
     """A running server, driven from the test's thread."""
 
-    def __init__(self, app: Any, limits: Limits, host: str) -> None:
+    def __init__(self, app: Any, limits: Limits, host: str, certificates: Certificates | None) -> None:
         self.app = app
-        self.server = HttpServer(app, host=host, port=0, limits=limits)
+        self.server = HttpServer(app, host=host, port=0, limits=limits, certificates=certificates)
         self._started = threading.Event()
         self._thread = threading.Thread(target=run_async, args=(self._run(),), daemon=True)
         self._thread.start()
@@ -287,9 +288,11 @@ def eventually(sign: Callable[[], Any], what: str) -> None:
 
 
 @contextlib.contextmanager
-def served(app: Any = None, host: str = "127.0.0.1", **limits: Any) -> Iterator[Served]:
+def served(
+    app: Any = None, host: str = "127.0.0.1", certificates: Certificates | None = None, **limits: Any
+) -> Iterator[Served]:
     """A server with the given limits, on a free port."""
-    running = Served(app or App(), Limits(**{"max_connections": 1000} | limits), host)
+    running = Served(app or App(), Limits(**{"max_connections": 1000} | limits), host, certificates)
     try:
         yield running
     finally:
