@@ -34,10 +34,10 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes = b"") -
     await send({"type": "http.response.body", "body": body})
 
 
-async def not_modified(send: Send, headers: Headers) -> None:
-    """304: no body, no length."""
-    await send({"type": "http.response.start", "status": 304, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+async def answer_as_is(send: Send, status: int, headers: Headers, body: bytes = b"") -> None:
+    """One whole answer whose headers are what they have to be: ready ones, or those of an answer without a body."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def problem_document(

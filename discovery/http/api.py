@@ -4,7 +4,7 @@ The lists and the heartbeat are plain ASGI and are found ahead of the router, si
 everything else is Starlette's. Errors of handlers become answers here, by the table in ``answers``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -60,10 +60,10 @@ def make_app(service: Service) -> App:
         ]
     )
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         methods = hot.get(scope["path"])
         handler = methods.get(scope["method"]) if methods else None
-        await (handler or cold)(scope, receive, send)
+        return (handler or cold)(scope, receive, send)
 
     guarded = _behind_tokens(service, app)
     if service.cors_origin is None:

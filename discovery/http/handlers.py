@@ -13,7 +13,8 @@ import msgspec
 from discovery import registrations
 from discovery.errors import Rejected, Unavailable
 from discovery.http.access import Guard, RateLimit
-from discovery.http.answers import JSON, NO_CACHE, Headers, Receive, Scope, Send, answer, encode_json, not_modified
+from discovery.http.answers import JSON, NO_CACHE, Headers, Receive, Scope, Send, answer, answer_as_is, encode_json
+from discovery.http.heads import ReadyHeaders
 from discovery.http.requests import (
     asked_wait,
     check_content_type,
@@ -28,13 +29,15 @@ from discovery.http.requests import (
 )
 from discovery.http.streams import Streams
 from discovery.listing.explain import Explanation
-from discovery.listing.publisher import Publisher, Selection
+from discovery.listing.publisher import Publisher
+from discovery.listing.selection import Selection
 from discovery.listing.snapshot import Filter
 from discovery.metrics import Counters
 from discovery.model import Accepted, Listing, Number, PoolKey, Router
 from discovery.stores.replica import Replica
 
 REMEMBERED_HEARTBEATS = 20_000
+REMEMBERED_HEADS = 64
 _VARY = (b"vary", b"accept-encoding")
 _MIN_GZIP_BYTES = 512
 
@@ -71,6 +74,7 @@ class PublishedList:
         self._service = service
         self._publisher = publisher
         self._parse = parse
+        self._heads = _ListHeads()
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The list as it is asked for, or 304; with ``Prefer: wait`` not before it is another one."""
@@ -85,18 +89,20 @@ class PublishedList:
                 prefer = value
         applied: Headers = []
         if wanted is not None and tag_matches(wanted, selection.token):
-            wait_secs = asked_wait(scope) if prefer is not None else 0
-            if wait_secs:
-                applied.append((b"preference-applied", b"wait=%d" % wait_secs))
-            if not wait_secs or not await self._service.streams.park(receive, selection, selection.token, wait_secs):
-                await not_modified(send, [_etag(selection.token), NO_CACHE, _VARY, *applied])
+            if prefer is None or not (wait_secs := asked_wait(scope)):
+                await answer_as_is(send, 304, self._heads.of(selection.token))
+                return
+            applied.append((b"preference-applied", b"wait=%d" % wait_secs))
+            if not await self._service.streams.park(receive, selection, selection.token, wait_secs):
+                await answer_as_is(send, 304, [*self._heads.of(selection.token), *applied])
                 return
         token = selection.token
         body = selection.body()
-        if encoding is not None and len(body) >= _MIN_GZIP_BYTES and takes_gzip(encoding):
+        gzip = encoding is not None and len(body) >= _MIN_GZIP_BYTES and takes_gzip(encoding)
+        if gzip:
             body = await selection.gzipped()
-            applied.append((b"content-encoding", b"gzip"))
-        await answer(send, 200, [JSON, _etag(token), NO_CACHE, _VARY, *applied], body)
+        headers: Headers = self._heads.of(token, len(body), gzip=gzip)
+        await answer_as_is(send, 200, [*headers, *applied] if applied else headers, body)
 
     async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The list as a stream of events."""
@@ -110,6 +116,27 @@ class PublishedList:
         return publisher.select(*self._parse(query)) if query else publisher.everything
 
 
+class _ListHeads:
+    """The headers of a list's answers, made once for each state of it that is asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int | None, bool], ReadyHeaders] = {}
+
+    def of(self, token: str, length: int | None = None, *, gzip: bool = False) -> ReadyHeaders:
+        """For that state; without a length for an answer without a body."""
+        known = self._known.get((token, length, gzip))
+        if known is None:
+            headers: Headers = [_etag(token), NO_CACHE, _VARY]
+            if length is not None:
+                headers += [JSON, (b"content-length", b"%d" % length)]
+            if gzip:
+                headers.append((b"content-encoding", b"gzip"))
+            if len(self._known) >= REMEMBERED_HEADS:
+                self._known.clear()
+            known = self._known[token, length, gzip] = ReadyHeaders(headers)
+        return known
+
+
 class Register:
     """``POST /pools``."""
 
@@ -117,8 +144,10 @@ class Register:
         self._service = service
         lease, heartbeat = service.lease_duration_secs, service.heartbeat_interval_secs
         self._heartbeats = registrations.Heartbeats(REMEMBERED_HEARTBEATS, time.monotonic)
-        self._created = encode_json(Accepted(lease, heartbeat, True))
-        self._renewed = encode_json(Accepted(lease, heartbeat, False))
+        self._created, self._renewed = (
+            (ReadyHeaders([JSON, (b"content-length", b"%d" % len(body))]), body)
+            for body in (encode_json(Accepted(lease, heartbeat, created)) for created in (True, False))
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Register the pool for a lease; nothing is answered to a client that left before the end of its body."""
@@ -132,7 +161,7 @@ class Register:
         if self._service.guard is not None:
             self._service.guard.check_register(scope, heartbeat.key)
         created = await self._service.replica.put(heartbeat)
-        await answer(send, 200, [JSON], self._created if created else self._renewed)
+        await answer_as_is(send, 200, *(self._created if created else self._renewed))
 
 
 class OnePool:
@@ -156,7 +185,7 @@ class OnePool:
             )
         wanted = header(scope, b"if-none-match")
         if wanted is not None and tag_matches(wanted, fragment.token):
-            await not_modified(send, [_etag(fragment.token), NO_CACHE])
+            await answer_as_is(send, 304, [_etag(fragment.token), NO_CACHE])
         else:
             await answer(send, 200, [JSON, _etag(fragment.token), NO_CACHE], fragment.body)
 
@@ -171,8 +200,7 @@ class OnePool:
         if self._service.guard is not None:
             self._service.guard.check_register(scope, key)
         await self._service.replica.delete(key, instances[0] if instances else None)
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+        await answer_as_is(send, 204, [])
 
 
 class Registrations:

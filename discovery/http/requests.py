@@ -68,6 +68,8 @@ def takes_gzip(value: bytes) -> bool:
 def check_content_type(scope: Scope) -> None:
     """415 for a body that is not said to be JSON."""
     value = header(scope, b"content-type")
+    if value == b"application/json":
+        return
     if value is None or value.partition(b";")[0].strip().lower() != b"application/json":
         raise Rejected(415, "Unsupported Media Type", "Send the body with the header Content-Type: application/json.")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from discovery.errors import DiscoveryError, Fault, Gone, Rejected, Unavailable
-from discovery.http.answers import answer, not_modified, problem, refuse, too_many
+from discovery.http.answers import answer, answer_as_is, problem, refuse, too_many
 
 
 def sent(coroutine_of: Any) -> tuple[int, dict[str, str], bytes]:
@@ -31,7 +31,7 @@ def test_an_answer_says_how_long_it_is_and_a_304_does_not() -> None:
         {"x": "y", "content-length": "4"},
         b"body",
     )
-    assert sent(lambda send: not_modified(send, [(b"etag", b'W/"x"')])) == (304, {"etag": 'W/"x"'}, b"")
+    assert sent(lambda send: answer_as_is(send, 304, [(b"etag", b'W/"x"')])) == (304, {"etag": 'W/"x"'}, b"")
 
 
 def test_a_problem_has_title_status_and_detail_and_faults_only_where_there_are_some() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from discovery.http.heads import CHECKED_HEADERS, head_size, header_refusal, without_offer
+from discovery.http.heads import CHECKED_HEADERS, ReadyHeaders, head_size, header_refusal, without_offer
 from discovery.http.limits import Limits
 
 LIMITS = Limits(max_body_bytes=1000)
@@ -44,3 +44,19 @@ def test_without_the_offer_the_rest_of_the_head_is_as_it_was() -> None:
     headers = [(b"host", b"a"), (b"upgrade", b"h2c"), (b"expect", b"100-continue"), (b"content-length", b"4")]
     head = without_offer(b"POST", b"/pools?x=%20", "1.1", headers)
     assert head == b"POST /pools?x=%20 HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n"
+
+
+def test_ready_headers_are_headers_that_know_how_they_are_written() -> None:
+    headers = [(b"Content-Length", b"7"), (b"etag", b'W/"x"'), (b"connection", b"x, Close")]
+    ready = ReadyHeaders(headers)
+    assert list(ready) == headers
+    assert ready.lines == b'content-length: 7\r\netag: W/"x"\r\nconnection: x, Close\r\n'
+    assert (ready.length, ready.closes) == (7, True)
+    assert ready.names == {b"content-length", b"etag", b"connection"}
+    assert (ReadyHeaders([]).lines, ReadyHeaders([]).length, ReadyHeaders([]).closes) == (b"", None, False)
+
+
+@pytest.mark.parametrize("header", [(b"x", b"1\n2"), (b"x", b"1\r"), (b"x\r\n", b""), (b"", b"1"), (b"x", b"\x7f")])
+def test_headers_that_would_end_their_line_are_none(header: tuple[bytes, bytes]) -> None:
+    with pytest.raises(ValueError, match="a header that cannot be sent"):
+        ReadyHeaders([(b"etag", b"x"), header])
