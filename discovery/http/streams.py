@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from discovery.errors import Unavailable
 from discovery.http.answers import NO_CACHE, Headers, Receive, Scope, Send, too_many
 from discovery.http.requests import header
-from discovery.listing.publisher import Selection
+from discovery.listing.selection import Selection
 
 COMMENT_SECS = 15
 RETRY_MS = (1000, 3000)
@@ -195,9 +195,12 @@ class Stream:
             for piece in pieces:
                 await self._write(piece)
             self.token = token
-        for token, frames in steps or ():
-            await self._write(frames)
-            self.token = token
+        for step in steps or ():
+            for piece in step.pieces():
+                await self._write(piece)
+            if self.gone:
+                return
+            self.token = step.token
 
     def comment(self) -> None:
         """Keep proxies from closing the stream; a reader that is busy needs none."""

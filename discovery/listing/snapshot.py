@@ -5,7 +5,7 @@ changes; a body is a join of fragments; an ETag is a sum of their hashes, so tha
 is equal on every replica whatever order things happened in.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -87,25 +87,26 @@ def token(total: int, complete: bool) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
-def body(collection: str, complete: bool, fragments: list[bytes]) -> bytes:
+def joined(listings: Iterable[bytes]) -> bytes:
+    """A part of a list: each listing with a comma behind it."""
+    return b",".join([*listings, b""])
+
+
+def body(collection: str, complete: bool, listings: Iterable[bytes]) -> bytes:
     """The JSON of a whole list, for example ``{"complete":true,"pools":[…]}``."""
-    return b"".join(body_pieces(collection, complete, fragments, len(fragments) or 1))
+    part = joined(listings)
+    return b"".join(body_pieces(collection, complete, [part] if part else []))
 
 
-def body_pieces(collection: str, complete: bool, fragments: list[bytes], at_once: int | None = None) -> Iterator[bytes]:
-    """The same JSON in pieces of about 64 KiB, so that a slow reader never holds a copy of a long list."""
+def body_pieces(collection: str, complete: bool, parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same JSON, as long as it is made of such parts: a piece for each of them."""
+    held = b""
     before = b'{"complete":%s,"%s":[' % (b"true" if complete else b"false", collection.encode())
-    if not fragments:
-        yield before + b"]}"
-        return
-    step = at_once or max(1, PIECE_BYTES * len(fragments) // max(1, sum(map(len, fragments))))
-    for start in range(0, len(fragments), step):
-        chunk = fragments[start : start + step]
-        chunk[0] = before + chunk[0]
-        if start + step >= len(fragments):
-            chunk[-1] += b"]}"
-        yield b",".join(chunk)
-        before = b","
+    for part in parts:
+        if held:
+            yield held
+        held, before = before + part if before else part, b""
+    yield held[:-1] + b"]}" if held else before + b"]}"
 
 
 def put_frame(fragment: Fragment[Entry]) -> bytes:

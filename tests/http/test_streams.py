@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from discovery.http import streams as module
-from discovery.listing import publisher
+from discovery.listing import journal, snapshot
 from discovery.model import Router
 from tests.http.in_process import Assembled, Event, Exchange, Rig, pool
 
@@ -227,7 +227,7 @@ def test_a_token_that_means_nothing_is_answered_with_the_whole_list(rig: Rig, to
 
 def test_a_token_from_before_the_journal_is_answered_with_the_whole_list(rig: Rig) -> None:
     old = etag(rig)
-    for step in range(publisher.JOURNAL_ENTRIES + 1):
+    for step in range(journal.JOURNAL_ENTRIES + 1):
         rig.publish(pool("p1", model=f"m{step}"))
         rig.call(rig.pools._flush)
     stream = resume(rig, old)
@@ -314,7 +314,7 @@ def test_a_reader_that_stops_reading_catches_up_with_what_it_missed(rig: Rig) ->
 def test_a_reader_far_behind_skips_to_the_newest_state(rig: Rig) -> None:
     slow = rig.open(EVENTS)
     slow.stop_reading()
-    for step in range(publisher.JOURNAL_ENTRIES + 50):
+    for step in range(journal.JOURNAL_ENTRIES + 50):
         rig.publish(pool("p1", model=f"m{step}"))
         rig.call(rig.pools._flush)
     slow.read()
@@ -371,8 +371,8 @@ def test_readers_that_do_not_read_cost_bounded_memory(rig: Rig) -> None:
     finally:
         tracemalloc.stop()
     written = 1_500 * 8_000
-    assert written > 2 * publisher.JOURNAL_BYTES
-    assert grown < publisher.JOURNAL_BYTES + (2 << 20)
+    assert written > 2 * journal.JOURNAL_BYTES
+    assert grown < journal.JOURNAL_BYTES + (2 << 20)
 
 
 def test_a_change_too_long_for_one_write_reaches_everybody_in_pieces(rig: Rig) -> None:
@@ -504,7 +504,7 @@ def test_a_change_that_is_undone_before_anybody_was_told_does_not_answer_a_poll(
 
     def there_and_back() -> None:
         for listed in (pool("p1", model="n"), pool("p1")):
-            rig.pools.publish([(listed.key, publisher.snapshot.pool_fragment(listed))], True, float("inf"))
+            rig.pools.publish([(listed.key, snapshot.pool_fragment(listed))], True, float("inf"))
 
     rig.call(there_and_back)
     rig.pass_time(10)
@@ -613,7 +613,7 @@ def test_at_the_end_changes_that_streams_were_not_told_of_are_left_to_the_next_r
 
     def change_and_close() -> None:
         listed = pool("p3")
-        rig.pools.publish([(listed.key, publisher.snapshot.pool_fragment(listed))], True, float("inf"))
+        rig.pools.publish([(listed.key, snapshot.pool_fragment(listed))], True, float("inf"))
         rig.streams.close()
         rig.pools.close()
 

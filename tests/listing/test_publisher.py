@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from discovery.listing import journal, selection
 from discovery.listing import publisher as module
-from discovery.listing.publisher import Publisher, Selection
+from discovery.listing.publisher import Publisher
+from discovery.listing.selection import Selection
 from discovery.listing.snapshot import Filter, pool_fragment
 from discovery.model import Listing, PoolKey
 from tests.http.in_process import pool
@@ -163,7 +165,7 @@ def test_the_first_list_is_taken_in_parts_and_is_no_change_that_anybody_is_told_
     rig.told(pool("p5"))
     changes = rig.everything.since(first)
     assert changes is not None
-    assert [described(frames.decode().rstrip()) for _, frames in changes] == ["put p5"]
+    assert [described(step.joined().decode().rstrip()) for step in changes] == ["put p5"]
 
 
 def test_pools_are_sorted_by_key_whatever_order_they_came_in(rig: Rig) -> None:
@@ -364,8 +366,8 @@ def test_a_change_too_long_for_one_write_lets_everybody_catch_up_alone(rig: Rig)
     everything.subscribers.add(reader)
     rig.told(*(pool(f"p{number}", metadata={"k": "x" * 10_000}) for number in range(30)))
     assert (reader.fell_behind, reader.taken, everything.subscribers) == (1, [], set())
-    [(token, frames)] = everything.since(before) or ()
-    assert (token, frames.count(b"event: put")) == (everything.published, 30)
+    [step] = everything.since(before) or ()
+    assert (step.token, step.joined().count(b"event: put")) == (everything.published, 30)
 
 
 # ---- the journal
@@ -380,8 +382,10 @@ def test_the_journal_leads_from_any_published_state_to_the_present(rig: Rig) -> 
     for index, token in enumerate(tokens):
         steps = rig.everything.since(token)
         assert steps is not None
-        assert [step for step, _ in steps] == tokens[index + 1 :]
-        described_steps = [described(block) for _, frames in steps for block in frames.decode().split("\n\n") if block]
+        assert [step.token for step in steps] == tokens[index + 1 :]
+        described_steps = [
+            described(block) for step in steps for block in step.joined().decode().split("\n\n") if block
+        ]
         assert described_steps == [f"put p{number}" for number in range(index, 5)]
 
 
@@ -399,19 +403,19 @@ def test_a_state_that_recurred_is_no_place_to_go_on_from(rig: Rig) -> None:
     rig.told(gone=["p2"])
     assert rig.everything.published == recurring
     assert rig.everything.since(recurring) is None
-    assert [token for token, _ in rig.everything.since(between) or ()] == [recurring]
+    assert [step.token for step in rig.everything.since(between) or ()] == [recurring]
 
 
 def test_the_journal_is_bounded_in_entries(rig: Rig) -> None:
     rig.told()
     first = rig.everything.published
     tokens = []
-    for number in range(module.JOURNAL_ENTRIES + 10):
+    for number in range(journal.JOURNAL_ENTRIES + 10):
         rig.told(pool("p1", model=f"m{number}"))
         tokens.append(rig.everything.published)
     assert rig.everything.since(first) is None
     assert rig.everything.since(tokens[8]) is None
-    assert len(rig.everything.since(tokens[9]) or ()) == module.JOURNAL_ENTRIES
+    assert len(rig.everything.since(tokens[9]) or ()) == journal.JOURNAL_ENTRIES
 
 
 def test_the_journal_is_bounded_in_bytes(rig: Rig) -> None:
@@ -420,8 +424,8 @@ def test_the_journal_is_bounded_in_bytes(rig: Rig) -> None:
     for number in range(150):
         rig.told(pool("p1", metadata={"k": f"{number:05}" + "x" * 50_000}))
         tokens.append(rig.everything.published)
-    kept = sum(len(frames) for _, frames in rig.everything._journal)
-    assert module.JOURNAL_BYTES // 2 < kept <= module.JOURNAL_BYTES
+    kept = max(sum(len(step.joined()) for step in rig.everything.since(token) or ()) for token in tokens)
+    assert journal.JOURNAL_BYTES // 2 < kept <= journal.JOURNAL_BYTES
     assert rig.everything.since(tokens[0]) is None
     assert len(rig.everything.since(tokens[-2]) or ()) == 1
 
@@ -429,11 +433,11 @@ def test_the_journal_is_bounded_in_bytes(rig: Rig) -> None:
 def test_a_single_change_beyond_the_bound_is_still_told(rig: Rig) -> None:
     rig.told()
     before = rig.everything.published
-    big = [pool(f"p{number}", metadata={"k": "x" * 60_000}) for number in range(module.JOURNAL_BYTES // 50_000)]
+    big = [pool(f"p{number}", metadata={"k": "x" * 60_000}) for number in range(journal.JOURNAL_BYTES // 50_000)]
     rig.told(*big)
-    [(token, frames)] = rig.everything.since(before) or ()
-    assert token == rig.everything.published
-    assert len(frames) > module.JOURNAL_BYTES
+    [step] = rig.everything.since(before) or ()
+    assert step.token == rig.everything.published
+    assert len(step.joined()) > journal.JOURNAL_BYTES
 
 
 def test_a_snapshot_that_is_read_slowly_is_the_one_that_was_begun(rig: Rig) -> None:
@@ -621,7 +625,7 @@ def test_a_waiter_that_gives_up_leaves_nothing_behind(rig: Rig) -> None:
 
     async def give_up() -> None:
         everything.next_flush().cancel()
-        everything.flush()
+        everything.flush(journal.Round())
         everything.next_flush().cancel()
         await asyncio.sleep(0)
 
@@ -660,13 +664,13 @@ async def test_gzip_is_made_once_per_change_also_for_readers_at_the_same_time() 
 
 async def test_a_long_list_is_compressed_while_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
-    compress = module._gzip
+    compress = selection._gzip
 
     def noting(body: bytes) -> bytes:
         threads.append(threading.current_thread())
         return compress(body)
 
-    monkeypatch.setattr(module, "_gzip", noting)
+    monkeypatch.setattr(selection, "_gzip", noting)
     publisher: Publisher[Listing] = Publisher("pools")
     listed = [pool(f"p{number}", metadata={"k": "x" * 500}) for number in range(500)]
     publisher.publish([(entry.key, pool_fragment(entry)) for entry in listed], True, FOREVER)
