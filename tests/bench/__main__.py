@@ -10,18 +10,21 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import expiry, fanout, mixed, propagation, reach, reads, storm, watching, writes
+from tests.bench import expiry, fanout, firsts, mixed, propagation, reach, reads, scale, sizes, storm, watching, writes
 from tests.bench.goals import Row, table
 from tests.bench.load import CannotMeasure, require_wrk
 from tests.bench.plan import FULL, QUICK, Plan
 from tests.bench.servers import busy_share
 
-GOALS = ("R1", "R2", "R3", "R4", "W1", "W2", "P1", "P2", "S1", "S2", "S3", "E1", "K1", "K2")
+GOALS = (
+    *("R1", "R2", "R3", "R4", "W1", "W2", "P1", "P2", "S1", "S2", "S3", "E1"),
+    *("M1", "M2", "M3", "M4", "M5", "K1", "K2"),
+)
 QUICK_GOALS = frozenset({"R1", "R4", "W1", "P1", "S1", "E1"})
 QUICK_SHARE = 0.9  # of a goal: below it a quick run, whose windows are short, calls it missed
 QUIET = 0.15
 LONGEST_MINUTES = 600  # leases of a run last longer
-NEED_WRK = frozenset({"R1", "R2", "R3", "R4", "W1", "W2"})
+NEED_WRK = frozenset({"R1", "R2", "R3", "R4", "W1", "W2", "M2"})
 DESCRIPTION = """\
 Measures the service against references that do the least possible, in turn, in one run, on this machine. Only the
 ratios mean something: single figures move with whatever else the machine does. What each row is:
@@ -35,6 +38,11 @@ ratios mean something: single figures move with whatever else the machine does. 
   S1, S2  one event to many subscribers, and the memory of those that wait
   S3      2,000 heartbeats a second while 1,000 subscribers follow
   E1      many leases that end at once, beside the `expired` events of Redis
+  M1      memory of a replica with 10,000 and 100,000 pools, and of 1,000 streams
+  M2      processor time of a change, a heartbeat and a GET from 100 to 100,000 pools
+  M3      start with 10,000 and 100,000 pools in Redis until the first whole list
+  M4      scripts/run until the first answered GET; import of the client's library
+  M5      four replicas with four times the streams of one, and what idle ones cost Redis
   K1      2,000 pools in 10,000 EndpointSlices, 100 slice events a second: processor time, events on a stream, memory
   K2      the first list of the same, from the start of the process until it is ready
 K1 and K2 have no reference: they want seconds and cores of a machine that does nothing else. Beside them stands
@@ -142,6 +150,12 @@ def _parts(plan: Plan, wanted: frozenset[str]) -> Iterator[Callable[[], Iterator
         yield lambda: storm.measure(plan)
     if "E1" in wanted:
         yield lambda: expiry.measure(plan)
+    if wanted & {"M1", "M2", "M3"}:
+        yield lambda: sizes.measure(plan, wanted)
+    if "M4" in wanted:
+        yield lambda: firsts.measure(plan)
+    if "M5" in wanted:
+        yield lambda: scale.measure(plan)
     if "K1" in wanted:
         yield lambda: watching.measure_events(plan)
     if "K2" in wanted:

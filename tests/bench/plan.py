@@ -22,6 +22,7 @@ class Plan:
     events: int = 15
     leases: int = 10_000
     slow_peers: bool = True
+    idle_secs: float = 10
     watched_pools: int = 2000
     event_secs: float = 10
     event_rounds: int = 3

@@ -1,0 +1,44 @@
+"""The arithmetic of M2 and M5: what is flat, and how late the last stream may be."""
+
+import pytest
+
+from tests.bench.goals import Row
+from tests.bench.load import mark
+from tests.bench.scale import lag_allowed
+from tests.bench.sizes import _changes, _flatness
+
+
+def costs(**samples):
+    each = {}
+    for name, sample in samples.items():
+        row = Row("M2", name, "us", None)
+        row.add(sample)
+        each[int(name.removeprefix("of_"))] = row
+    return each
+
+
+@pytest.mark.parametrize(("dearest", "met"), [(75, True), (76, False)])
+def test_the_dearest_size_is_beside_the_cheapest_wherever_they_are(dearest, met):
+    flat = _flatness("change", "us", costs(of_100=60, of_1000=dearest, of_10000=50))
+    assert flat.figure == pytest.approx(dearest / 50)
+    assert flat.met is met
+
+
+def test_a_megabyte_of_a_small_list_may_be_dear_but_one_of_a_large_list_not():
+    each = costs(of_100=600, of_1000=200, of_10000=150, of_100000=320)
+    assert _flatness("GET", "us/MB", each).figure == pytest.approx(1.6)
+    assert _flatness("GET", "us/MB", each).reference_name == "1,000 pools"
+
+
+@pytest.mark.parametrize(("size", "pools"), [(100, 100), (1000, 1000), (100_000, 1000)])
+def test_changes_go_round_some_pools_twice_and_come_from_all_of_a_size(size, pools):
+    bodies = _changes(size)
+    assert len(bodies) == 2 * pools
+    assert all(mark(1) in body for body in bodies[:pools])
+    assert all(mark(2) in body for body in bodies[pools:])
+    assert b"pool-%06d" % (size // pools * (pools - 1)) in bodies[-1]
+
+
+@pytest.mark.parametrize(("processors", "times"), [(1, 5.0), (2, 5.0), (4, 2.5), (8, 1.25), (64, 1.25)])
+def test_the_last_stream_of_four_replicas_may_be_later_only_by_what_processors_are_missing(processors, times):
+    assert lag_allowed(processors) == pytest.approx(times)
