@@ -247,7 +247,15 @@ class SwitchedStore(MemoryStore):
 class Rig:
     """All parts of a replica as ``serve`` composes them, with a hand on its clock, its store and its publisher."""
 
-    def __init__(self, *, max_streams: int = 100, max_pools: int = 100, rate_limit: float = 0, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        max_streams: int = 100,
+        max_pools: int = 100,
+        max_pools_per_cluster: int = 0,
+        rate_limit: float = 0,
+        **options: Any,
+    ) -> None:
         self.loop = VirtualTimeLoop()
         asyncio.set_event_loop(self.loop)
         self.counters = Counters()
@@ -262,6 +270,7 @@ class Rig:
             lease_secs=LEASE,
             heartbeat_secs=5,
             max_pools=max_pools,
+            max_pools_per_cluster=max_pools_per_cluster,
             counters=self.counters,
             on_change=lists.registrations_changed,
             clock=self.loop.time,
@@ -281,7 +290,8 @@ class Rig:
             "max_body_bytes": 65536,
             "cors_origin": None,
         }
-        self.app = make_app(Service(**(service | options)))
+        self.service = Service(**(service | options))
+        self.app = make_app(self.service)
 
     # ---- time and parts
 

@@ -7,6 +7,7 @@ import pytest
 from discovery.errors import Rejected
 from discovery.http import access
 from discovery.http.access import BURST_SECS, RateLimit
+from tests.http.in_process import LEASE, Rig, fields
 
 
 class Clock:
@@ -107,3 +108,30 @@ def test_a_flood_of_addresses_costs_bounded_memory_and_those_who_come_often_are_
             assert taken(limit, "often") == 0
             assert taken(limit, f"10.1.{number // 250}.{number % 250}") == BURST_SECS - 1, "the newest counts too"
     assert len(limit._buckets) <= 100
+
+
+# ---- pools of one cluster
+
+
+def test_one_cluster_leaves_room_for_the_others_and_keeps_what_it_has() -> None:
+    with Rig(max_pools_per_cluster=2) as rig:
+        rig.start()
+        assert [rig.post(fields(name)).status for name in ("p1", "p2", "p3")] == [200, 200, 429]
+        refused = rig.post(fields("p3"))
+        assert refused.problem()["detail"] == (
+            "This service keeps at most 2 pools of one cluster (--max-pools-per-cluster)."
+        )
+        assert 20 <= int(refused.headers["retry-after"]) <= 40
+        assert rig.post(fields("p1")).json()["created"] is False
+        assert rig.post(fields("p2", model="another")).json()["created"] is False
+        assert rig.post(fields("p3", cluster_id="c2")).status == 200
+        assert rig.delete("/pools/c1/n1/p1").status == 204
+        assert rig.post(fields("p3")).status == 200
+        rig.pass_time(2 * LEASE)
+        assert [rig.post(fields(name)).status for name in ("p4", "p5", "p6")] == [200, 200, 429]
+
+
+def test_without_a_limit_of_clusters_only_that_of_all_pools_counts() -> None:
+    with Rig(max_pools=3) as rig:
+        rig.start()
+        assert [rig.post(fields(f"p{number}")).status for number in range(4)] == [200, 200, 200, 507]
