@@ -83,6 +83,7 @@ class Exchange:
         self.disconnected = False
         self.response_started = False
         self.response_complete = False
+        # None while the answer has not begun, and where it has neither length nor chunks: HTTP/1.0, up to the close.
         self.chunked_encoding: bool | None = None
         self._owner: Owner | None = owner
         self._shared = owner.shared
@@ -123,7 +124,7 @@ class Exchange:
             return True
         if self.flow.write_paused:
             return False
-        self._write_out(framed)
+        self.transport.write(framed)
         return True
 
     def disconnect(self) -> None:
@@ -148,7 +149,9 @@ class Exchange:
         if ready.length is not None:
             self.chunked_encoding = False
             self._missing = ready.length
-        elif status not in (204, 304) and self.scope["method"] != "HEAD":
+        elif status in (204, 304) or self.scope["method"] == "HEAD":
+            self.chunked_encoding = False
+        elif self.scope["http_version"] != "1.0":
             self.chunked_encoding = True
             head += b"transfer-encoding: chunked\r\n"
         self.response_started = True
@@ -162,9 +165,9 @@ class Exchange:
             body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             if not more:
                 body += b"0\r\n\r\n"
-        elif len(body) > self._missing:
-            raise RuntimeError("the app sent more than its Content-Length")
-        else:
+        elif self.chunked_encoding is False:
+            if len(body) > self._missing:
+                raise RuntimeError("the app sent more than its Content-Length")
             self._missing -= len(body)
         self._write_out(body)
         if not more:

@@ -45,7 +45,7 @@ class Streams:
         self._parked = 0
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._frames = self._chunk = b""
+        self.frames = self.chunk = b""
         self.fell_behind = 0
         self.closed = False
 
@@ -67,7 +67,7 @@ class Streams:
             NO_CACHE,
             (b"x-accel-buffering", b"no"),
         ]
-        stream = Stream(self, selection, send, scope.get(WIRE) or _SteppedSend(send), _last_event_id(scope))
+        stream = Stream(self, selection, send, scope[WIRE], _last_event_id(scope))
         slot = self._open[random.randrange(COMMENT_SECS)]  # noqa: S311
         slot.add(stream)
         selection.readers += 1
@@ -85,11 +85,9 @@ class Streams:
             selection.readers -= 1
             stream.leave()
 
-    def chunk(self, frames: bytes) -> bytes:
-        """The frames as one chunk of HTTP/1.1, made once for all subscribers of a round."""
-        if self._frames is not frames:
-            self._frames, self._chunk = frames, b"%x\r\n%b\r\n" % (len(frames), frames)
-        return self._chunk
+    def frame(self, frames: bytes) -> None:
+        """Make what is published a chunk of HTTP/1.1, once for all its subscribers."""
+        self.frames, self.chunk = frames, b"%x\r\n%b\r\n" % (len(frames), frames)
 
     async def park(self, receive: Receive, selection: Selection[Any], token: str, wait_secs: float) -> bool:
         """Wait until the selection's token is another; false where it still is the same at the end.
@@ -237,22 +235,10 @@ class Stream:
                 return
 
     def _write_now(self, frames: bytes) -> bool:
-        wire = self._wire
-        return wire.write_now(self._streams.chunk(frames) if wire.chunked_encoding else frames)
-
-
-class _SteppedSend:
-    """A wire for connections that offer none."""
-
-    __slots__ = ("_send",)
-    chunked_encoding = False  # whoever sends for it does the framing
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    def write_now(self, framed: bytes) -> bool:
-        """See ``Wire``."""
-        return _step(self._send({"type": "http.response.body", "body": framed, "more_body": True}))
+        streams, wire = self._streams, self._wire
+        if streams.frames is not frames:
+            streams.frame(frames)
+        return wire.write_now(streams.chunk if wire.chunked_encoding else frames)
 
 
 def _step(sending: Any) -> bool:

@@ -91,6 +91,23 @@ class TestRequestDeadline:
             server.app.release.set()
             assert poll.answer().status == 201
 
+    def test_stream_of_http_1_0_is_the_bare_bytes_up_to_the_close(self) -> None:
+        with served(transfer_timeout_secs=0.1) as server, server.peer() as stream:
+            stream.send(b"GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+            head = stream.read_until(b"\r\n\r\n").lower()
+            assert b"transfer-encoding" not in head, "HTTP/1.0 knows no chunks"
+            assert b"content-length" not in head
+            assert b"\r\nconnection: close\r\n" in head
+            assert stream.read_until(b"\n\n") == b"data: first\n\n"
+            eventually(lambda: server.app.streams, "the stream is open")
+            server.write(b"data: later\n\n")
+            assert stream.read_until(b"\n\n") == b"data: later\n\n"
+            exchange = server.app.streams[0].__self__
+            assert server.call(lambda: exchange.write_now(b"data: pushed\n\n"))
+            assert stream.read_until(b"\n\n") == b"data: pushed\n\n"
+            server.ask(lambda: exchange.send({"type": "http.response.body", "body": b"data: last\n\n"}))
+            assert stream.ended() == b"data: last\n\n", "the close is the end, and nothing stands before it"
+
     def test_partial_request_behind_an_answer_gets_its_own_deadline(self) -> None:
         with served(request_timeout_secs=0.3, keep_alive_secs=60) as server, server.peer() as peer:
             peer.post("/park", b"{}")

@@ -55,8 +55,11 @@ class Owner:
     def abort(self) -> None:
         self.aborted = True
 
-    def exchange(self, method: str = "GET", body: bytes = b"", *, keep_alive: bool = True) -> Exchange:
-        return Exchange({"method": method, "raw_path": b"/x"}, body, self, keep_alive=keep_alive)
+    def exchange(
+        self, method: str = "GET", body: bytes = b"", *, keep_alive: bool = True, http_version: str = "1.1"
+    ) -> Exchange:
+        scope = {"method": method, "raw_path": b"/x", "http_version": http_version}
+        return Exchange(scope, body, self, keep_alive=keep_alive)
 
 
 def start(status: int = 200, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
