@@ -5,35 +5,45 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
 
+from discovery.client.trust import Trust
 from discovery.errors import Misconfigured
 
 Pairs = Sequence[tuple[str, str]]
 
 
 class Service:
-    """Base URLs in the order in which they are tried, and a file with a token.
+    """Base URLs in the order in which they are tried, a file with a token, and for https whom to trust.
 
-    The file is read for every request, since mounted tokens rotate. Raises ``Misconfigured`` for a URL that is none.
+    The token is read for every request, since mounted tokens rotate. Raises ``Misconfigured`` for a URL that is none.
     """
 
-    def __init__(self, urls: Iterable[str], token_path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        urls: Iterable[str],
+        token_path: str | os.PathLike[str] | None = None,
+        trust: Trust | None = None,
+    ) -> None:
         self.urls = tuple(dict.fromkeys(_base_url(url) for url in urls))
         self._token_path = Path(token_path) if token_path is not None else None
         if not self.urls:
             raise Misconfigured("no URL of a discovery service was given")
+        self.trust = trust or Trust()
+        if self.trust.is_given and not any(url.lower().startswith("https:") for url in self.urls):
+            raise Misconfigured("a CA or client certificate was given, but no URL of the service begins with https://")
 
     def authorization(self) -> dict[str, str]:
         """The header that names the caller, if a token is used."""
         if self._token_path is None:
             return {}
+        # Without the path: people have given the token itself in its place.
         try:
             token = self._token_path.read_text("ascii").strip()
-        except UnicodeDecodeError as error:
-            raise Misconfigured(f"the token file {self._token_path} holds more than ASCII") from error
+        except UnicodeDecodeError:
+            raise Misconfigured("the token file holds more than ASCII") from None
         except OSError as error:
-            raise Misconfigured(f"the token file {self._token_path} cannot be read: {error.strerror}") from error
+            raise Misconfigured(f"the token file cannot be read: {error.strerror}") from None
         if not token or not token.isprintable() or " " in token:
-            raise Misconfigured(f"the token file {self._token_path} must hold one token and nothing else")
+            raise Misconfigured("the token file must hold one token and nothing else")
         return {"Authorization": f"Bearer {token}"}
 
 
