@@ -141,7 +141,7 @@ class Subscriber:
         path: str = "/pools/events",
         comes_back: bool = True,
         after: "Subscriber | None" = None,
-        patience: float = 0.1,
+        patience: float | None = 0.1,
     ) -> None:
         # Goes on from what another one holds; it has to be there before the first event comes.
         self.state: dict[str, Any] = dict(after.state) if after else {}
@@ -231,7 +231,12 @@ class Subscriber:
             visit.ended = time.monotonic()
             if not self._comes_back:
                 return
-            await asyncio.sleep(float(visit.retry_after or self._patience))
+            await asyncio.sleep(float(visit.retry_after or self._pause))
+
+    @property
+    def _pause(self) -> float:
+        """Seconds until it comes back: its own patience, or what the service said last, as browsers do."""
+        return self.retries[-1] / 1000 if self._patience is None and self.retries else self._patience or 0.1
 
     async def _visit(self, replica: Replica, visit: Visit) -> None:
         headers = {"Accept": "text/event-stream"}
