@@ -242,8 +242,9 @@ def _unexpected(name: str, previous: str, by_name: Mapping[str, Flag]) -> str:
     if not _plain_flag(name):
         place = f"after {previous}" if previous else "at the start"
         return f"an argument {place} is not expected here: every value belongs to a flag"
-    near = difflib.get_close_matches(name, by_name, n=1)
-    return f"unknown flag {name}" + (f": did you mean {near[0]}?" if near else ": --help lists the flags")
+    bare = {known.lstrip("-"): known for known in by_name}  # the dashes alone would make short names alike
+    near = difflib.get_close_matches(name.lstrip("-"), bare, n=1)
+    return f"unknown flag {name}" + (f": did you mean {bare[near[0]]}?" if near else ": --help lists the flags")
 
 
 # ---- from what was given to values

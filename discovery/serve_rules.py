@@ -1,8 +1,8 @@
 """The rules between the flags of ``discovery serve``: which store, whose flags, what contradicts what.
 
 From checked single values to ``ServeSettings``, or ``Misconfigured`` with one line that names the flag or variable.
-Called by ``settings``; must not know the environment. What is not built yet is refused last, so that a wrong use is
-told today and not when the feature comes.
+Beside them the few rules of the commands that ask a service. Called by ``settings``; must not know the environment.
+What is not built yet is refused last, so that a wrong use is told today and not when the feature comes.
 """
 
 import os
@@ -19,6 +19,7 @@ from discovery.serve_settings import Secs, ServeSettings
 
 _DEFAULT = ServeSettings()
 
+CLIENT_FILES = ("ca_path", "cert_path", "key_path")
 TLS_FILES = ("tls_cert_path", "tls_key_path", "tls_client_ca_path")
 REDIS_FILES = (
     "redis_password_path",
@@ -97,6 +98,17 @@ def _check_tls(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
     listen = read.get("listen", _DEFAULT.listen)
     if listen.port and read.get("health_listen") == listen:
         raise Misconfigured(f"{found['health_listen'].source} must be another address than --listen ({listen})")
+
+
+def check_client_tls(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
+    """The rules of the commands that ask a service: certificate and key go together, and are for https."""
+    for one, other in (("cert_path", "key_path"), ("key_path", "cert_path")):
+        if one in found and other not in found:
+            raise Misconfigured(f"{found[one].source} needs {_source(other, found)} too: both or neither")
+    given = [field for field in CLIENT_FILES if field in found]
+    if given and not any(url.lower().startswith("https:") for url in read.get("url", ())):
+        raise Misconfigured(f"{found[given[0]].source} needs {_source('url', found)} with https://")
+    _check_files(read, found, CLIENT_FILES)
 
 
 def _check_routers(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:

@@ -8,7 +8,7 @@ mean stands in ``serve_settings``, ``registration_flags`` and here.
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 
@@ -18,7 +18,7 @@ from discovery.errors import Misconfigured
 from discovery.flags import Choice, Flag, Group, Switch, Text, declared, given, unknown_variables, values
 from discovery.model import PoolKey, Registration
 from discovery.registration_flags import RegistrationFlags, registration
-from discovery.serve_rules import serve_settings
+from discovery.serve_rules import check_client_tls, serve_settings
 from discovery.serve_settings import (
     FILE,
     LOG_FORMAT,
@@ -40,6 +40,7 @@ __all__ = [
     "RegisterSettings",
     "ServeSettings",
     "VersionSettings",
+    "access",
     "arguments",
     "flags",
     "read_completion",
@@ -97,11 +98,28 @@ TOKEN_FLAG = Flag(
 )
 
 
+CA_FLAG = Flag(
+    SERVICE,
+    FILE,
+    "CA (PEM) of the service's certificate, for https; no other is then trusted.",
+    default="the CAs of the system",
+)
+CERT_FLAG = Flag(
+    SERVICE,
+    FILE,
+    "Certificate chain (PEM) to show to a service that wants one from its clients; needs --key-path.",
+)
+KEY_FLAG = Flag(SERVICE, FILE, "Key (PEM, not encrypted) of that certificate; needs --cert-path.")
+
+
 class PoolsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What ``discovery pools`` runs with. The filters are those of ``GET /pools``."""
 
     url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
     token_path: Annotated[str | None, TOKEN_FLAG] = None
+    ca_path: Annotated[str | None, CA_FLAG] = None
+    cert_path: Annotated[str | None, CERT_FLAG] = None
+    key_path: Annotated[str | None, KEY_FLAG] = None
     output: Annotated[Output, OUTPUT_FLAG] = "table"
     watch: Annotated[bool, Flag(SHOWN, Switch(), "Stay and show every change as it is published.")] = False
     model: Annotated[
@@ -135,6 +153,9 @@ class RegisterSettings(msgspec.Struct, frozen=True, kw_only=True):
     registration: Registration
     url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
     token_path: Annotated[str | None, TOKEN_FLAG] = None
+    ca_path: Annotated[str | None, CA_FLAG] = None
+    cert_path: Annotated[str | None, CERT_FLAG] = None
+    key_path: Annotated[str | None, KEY_FLAG] = None
     keep_on_exit: Annotated[
         bool,
         Flag(
@@ -155,6 +176,9 @@ class DoctorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     url: Annotated[tuple[str, ...], URL_FLAG] = ("http://127.0.0.1:8080",)
     token_path: Annotated[str | None, TOKEN_FLAG] = None
+    ca_path: Annotated[str | None, CA_FLAG] = None
+    cert_path: Annotated[str | None, CERT_FLAG] = None
+    key_path: Annotated[str | None, KEY_FLAG] = None
     keys: Annotated[
         tuple[PoolKey, ...],
         Flag(
@@ -170,6 +194,27 @@ class DoctorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     warnings: tuple[str, ...] = ()
     """One sentence each: what was accepted and is likely not meant."""
+
+
+class Access(TypedDict):
+    """What a client of the service is made with."""
+
+    urls: tuple[str, ...]
+    token_path: str | None
+    ca_path: str | None
+    cert_path: str | None
+    key_path: str | None
+
+
+def access(given: PoolsSettings | RegisterSettings | DoctorSettings) -> Access:
+    """How the service is reached, as whom, and whom to trust."""
+    return Access(
+        urls=given.url,
+        token_path=given.token_path,
+        ca_path=given.ca_path,
+        cert_path=given.cert_path,
+        key_path=given.key_path,
+    )
 
 
 class VersionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +333,7 @@ def _read_plain(
     variables = os.environ if variables is None else variables
     found = given(_COMMANDS[command], words, variables)
     read = values(_COMMANDS[command], found)
+    check_client_tls(read, found)
     return read, (*_variable_warnings(variables), *_token_warnings(read))
 
 

@@ -24,6 +24,7 @@ DOCUMENTS = (
     "docs/clusters.md",
     "docs/flags.md",
     "docs/sidecar.md",
+    "docs/tls.md",
     "docs/tokens.md",
     "charts/discovery/README.md",
 )

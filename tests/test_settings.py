@@ -859,6 +859,35 @@ def test_the_file_of_tokens_has_to_be_there(tmp_path: Path):
     assert serve("--auth-tokens-path", str(tmp_path / "t")).auth_tokens_path == str(tmp_path / "t")
 
 
+# ---- https, for the commands that ask a service
+
+
+HTTPS = ("--url", "http://a,https://b")
+CLIENT_TLS = [
+    ((*HTTPS, "--cert-path", __file__), {}, "--cert-path needs --key-path too: both or neither"),
+    (HTTPS, {"DISCOVERY_KEY_PATH": __file__}, "DISCOVERY_KEY_PATH needs --cert-path too: both or neither"),
+    (("--ca-path", __file__), {}, "--ca-path needs --url with https://"),
+    (("--key-path", __file__, "--cert-path", __file__), {"DISCOVERY_URL": "http://a"},
+     "--cert-path needs DISCOVERY_URL with https://"),
+    ((*HTTPS, "--ca-path", "/none"), {},
+     "--ca-path names a file that cannot be found (No such file or directory)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("read", "words"), [(pools, ()), (register, POOL), (doctor, ("c/n/d",))])
+def test_the_files_for_https_go_together_and_need_it(read: Any, words: tuple[str, ...]):
+    for more, variables, said in CLIENT_TLS:
+        assert refusal(read, *words, *more, **variables) == said
+    given = read(*words, *HTTPS, "--ca-path", __file__, "--cert-path", __file__, "--key-path", __file__)
+    assert settings.access(given) == {
+        "urls": ("http://a", "https://b"),
+        "token_path": None,
+        "ca_path": __file__,
+        "cert_path": __file__,
+        "key_path": __file__,
+    }
+
+
 # ---- warnings
 
 

@@ -11,7 +11,6 @@ the errors, and HTTP. Errors are ``Rejected`` (do not send that again), ``Unavai
 nobody answered at all) and ``Misconfigured`` (a bad URL, an unreadable token file).
 """
 
-import os
 from collections.abc import Iterable
 from typing import Self
 
@@ -23,6 +22,7 @@ from discovery.client.heartbeat import Heartbeat, delete
 from discovery.client.service import Pairs, Service, path_of, target
 from discovery.client.snapshot import RouterSnapshot, Snapshot, read_pools, read_routers
 from discovery.client.transport import Connections, Request
+from discovery.client.trust import File, Trust
 from discovery.errors import Unavailable
 from discovery.model import PoolKey, Registration
 
@@ -45,12 +45,23 @@ Wanted = str | Iterable[str]
 class Client:
     """One service, at one or several base URLs; use it within ``async with``.
 
-    ``token_path`` names a file with a bearer token, read again for each request. Filters take one value or several:
+    ``token_path`` names a file with a bearer token. For https ``ca_path`` names the CA to trust in place of the
+    system's, and ``cert_path`` with ``key_path`` what to show to a service that wants a certificate; all are PEM files.
+    Files are read again for each request, and may be renewed. Filters take one value or several:
     several are alternatives, but of ``capability`` all must be there. Raises ``Misconfigured`` for a URL that is none.
     """
 
-    def __init__(self, urls: str | Iterable[str], token_path: str | os.PathLike[str] | None = None) -> None:
-        self._service = Service([urls] if isinstance(urls, str) else urls, token_path)
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        token_path: File | None = None,
+        *,
+        ca_path: File | None = None,
+        cert_path: File | None = None,
+        key_path: File | None = None,
+    ) -> None:
+        trust = Trust(ca_path, cert_path, key_path)
+        self._service = Service([urls] if isinstance(urls, str) else urls, token_path, trust)
         self._connections = Connections(self._service)
 
     async def __aenter__(self) -> Self:

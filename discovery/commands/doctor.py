@@ -16,7 +16,8 @@ from rich.text import Text
 from discovery.client import Client, Diagnosis, Explanation
 from discovery.errors import Rejected, Unavailable
 from discovery.logs import one_line
-from discovery.settings import DoctorSettings
+from discovery.registrations import key_path
+from discovery.settings import DoctorSettings, access
 from discovery.yaml_text import yaml_lines
 
 FOR_PEOPLE = ("table", "wide")
@@ -38,7 +39,7 @@ def run(settings: DoctorSettings) -> int:
 
 
 async def _ask(settings: DoctorSettings) -> Diagnosis:
-    async with Client(settings.url, settings.token_path) as client:
+    async with Client(**access(settings)) as client:
         return await client.explain(settings.keys)
 
 
@@ -97,8 +98,8 @@ def _yaml(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _names(diagnosis: Diagnosis) -> Iterator[str]:
-    """The pools that are not listed, for scripts."""
-    return (one_line(str(pool.key)) for pool in diagnosis.pools if not pool.listed)
+    """The pools that are not listed, for scripts: as paths and this command's own words name them."""
+    return (key_path(pool.key) for pool in diagnosis.pools if not pool.listed)
 
 
 _TEXTS: dict[str, Callable[[Diagnosis], Iterator[str]]] = {

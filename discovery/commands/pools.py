@@ -20,7 +20,8 @@ from discovery.client import Client, NoAnswer, Pools, Snapshot
 from discovery.errors import Rejected, Unavailable
 from discovery.logs import one_line
 from discovery.model import Capacity, Listing
-from discovery.settings import PoolsSettings
+from discovery.registrations import key_path
+from discovery.settings import PoolsSettings, access
 from discovery.yaml_text import yaml_lines
 
 INCOMPLETE = "the list is not complete: pools may be missing"
@@ -56,7 +57,7 @@ def _filters(settings: PoolsSettings) -> dict[str, tuple[str, ...]]:
 
 
 async def _show(settings: PoolsSettings) -> int:
-    async with Client(settings.url, settings.token_path) as client:
+    async with Client(**access(settings)) as client:
         snapshot = await client.list(**_filters(settings))
     console = Console(highlight=False)
     if not snapshot.pools and settings.output in ("table", "wide"):
@@ -87,7 +88,7 @@ async def _watch(settings: PoolsSettings) -> int:
     drawn = console.is_terminal and not console.is_dumb_terminal and settings.output in ("table", "wide")
     try:
         async with (
-            Client(settings.url, settings.token_path) as client,
+            Client(**access(settings)) as client,
             client.follow(**_filters(settings), patience_secs=0) as pools,
         ):
             if drawn:
@@ -240,7 +241,8 @@ def _yaml(snapshot: Snapshot) -> str:
 
 
 def _names(snapshot: Snapshot) -> str:
-    return "".join(f"{pool.key}\n" for pool in snapshot.pools)
+    """Each pool as paths and ``discovery doctor`` name it, so that odd names come back as they are."""
+    return "".join(f"{key_path(pool.key)}\n" for pool in snapshot.pools)
 
 
 _TEXTS: dict[str, Callable[[Snapshot], str]] = {

@@ -12,7 +12,7 @@ import sys
 from discovery.client import Client
 from discovery.errors import Rejected
 from discovery.logs import one_line
-from discovery.settings import RegisterSettings
+from discovery.settings import RegisterSettings, access
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def _stop_once(registering: asyncio.Task[None], number: int) -> None:
 
 async def _keep_registered(settings: RegisterSettings) -> None:
     async with (
-        Client(settings.url, settings.token_path) as client,
+        Client(**access(settings)) as client,
         client.register(settings.registration, keep_on_exit=settings.keep_on_exit) as heartbeat,
     ):
         await heartbeat.settled()
