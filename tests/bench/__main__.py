@@ -1,177 +1,146 @@
-"""``scripts/bench``: runs the goals that are asked for and prints one table."""
+"""``scripts/bench``: runs the goals that are asked for, prints one table, and keeps what a full run gave."""
 
 import argparse
-import dataclasses
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from tests.bench import expiry, fanout, firsts, mixed, propagation, reach, reads, scale, sizes, storm, watching, writes
-from tests.bench.goals import Row, table
+from tests.bench import (
+    expiry,
+    fanout,
+    firsts,
+    history,
+    machine,
+    mixed,
+    propagation,
+    reach,
+    readme,
+    reads,
+    scale,
+    sizes,
+    storm,
+    watching,
+    writes,
+)
+from tests.bench.arguments import is_full, parsed, plan_for
+from tests.bench.goals import Bound, Row, table
 from tests.bench.load import CannotMeasure, require_wrk
-from tests.bench.plan import FULL, QUICK, Plan
+from tests.bench.plan import Plan
 from tests.bench.servers import busy_share
 
-GOALS = (
-    *("R1", "R2", "R3", "R4", "W1", "W2", "P1", "P2", "S1", "S2", "S3", "E1"),
-    *("M1", "M2", "M3", "M4", "M5", "K1", "K2"),
-)
-QUICK_GOALS = frozenset({"R1", "R4", "W1", "P1", "S1", "E1"})
 QUICK_SHARE = 0.9  # of a goal: below it a quick run, whose windows are short, calls it missed
 QUIET = 0.15
-LONGEST_MINUTES = 600  # leases of a run last longer
+ATTEMPTS = 2
 NEED_WRK = frozenset({"R1", "R2", "R3", "R4", "W1", "W2", "M2"})
-DESCRIPTION = """\
-Measures the service against references that do the least possible, in turn, in one run, on this machine. Only the
-ratios mean something: single figures move with whatever else the machine does. What each row is:
-  R1, R2  GET /pools on 16 connections, beside uvicorn alone (or Starlette) with the same bytes, and beside SCAN + MGET
-  R3      GET /pools while all pools beat, beside GET alone
-  R4      GET /pools with the current ETag
-  W1      POST /pools through Redis on 32 connections, beside ready bytes for SET PX and PUBLISH
-  W2      the same on one connection, beside redis-py
-  P1      POST to one replica until another shows it, beside SET and PUBLISH until a subscriber has it
-  P2      POST to one replica until the last of 1,000 streams of another has it, beside as many subscribers of Redis
-  S1, S2  one event to many subscribers, and the memory of those that wait
-  S3      2,000 heartbeats a second while 1,000 subscribers follow
-  E1      many leases that end at once, beside the `expired` events of Redis
-  M1      memory of a replica with 10,000 and 100,000 pools, and of 1,000 streams
-  M2      processor time of a change, a heartbeat and a GET from 100 to 100,000 pools
-  M3      start with 10,000 and 100,000 pools in Redis until the first whole list
-  M4      scripts/run until the first answered GET; import of the client's library
-  M5      four replicas with four times the streams of one, and what idle ones cost Redis
-  K1      2,000 pools in 10,000 EndpointSlices, 100 slice events a second: processor time, events on a stream, memory
-  K2      the first list of the same, from the start of the process until it is ready
-K1 and K2 have no reference: they want seconds and cores of a machine that does nothing else. Beside them stands
-what the fake API server used itself.
-Exit code: 0 all goals met, 1 some not met, 2 could not measure.
-"""
+
+
+class Part(NamedTuple):
+    """What is measured together."""
+
+    goals: frozenset[str]
+    measure: Callable[[], Iterator[Row]]
+
+
+@dataclass
+class Run:
+    """What a run came to so far."""
+
+    began: float = field(default_factory=time.time)
+    rows: list[Row] = field(default_factory=list)
+    busy: float = 0.0
+    failed: bool = False
+    secs: dict[str, float] = field(default_factory=dict)
+
+    def take(self, part: Part, wanted: frozenset[str]) -> None:
+        """Measure a part; if it cannot be, once more: a long run is not lost to one moment."""
+        self.busy = max(self.busy, busy_share())
+        began, name = time.monotonic(), ",".join(sorted(part.goals & wanted))
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self.rows += [row for row in part.measure() if row.goal in wanted]
+                break
+            except (CannotMeasure, AssertionError, OSError, RuntimeError) as error:
+                text = str(error).strip().split("\n")[0][:200]
+                print(f"scripts/bench: {name}, attempt {attempt} of {ATTEMPTS}: {text}", file=sys.stderr, flush=True)
+        else:
+            self.failed = True
+            self.rows += [
+                Row(goal, "-", "-", Bound(">=", 1), None, "the measurement failed")
+                for goal in sorted(part.goals & wanted)
+            ]
+        self.secs[name] = round(time.monotonic() - began, 1)
+
+    def facts(self) -> dict[str, Any]:
+        """When, where and with what."""
+        return {
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began)),
+            "commit": machine.commit(),
+            "machine": machine.kind(),
+            "versions": machine.versions(),
+            "took_secs": round(time.time() - self.began, 1),
+            "busy_with_others": round(self.busy, 3),
+        }
 
 
 def main() -> int:
     """Run, print, and give the exit code."""
-    arguments = _arguments()
-    plan = _plan(arguments)
-    rows: list[Row] = []
-    busy: list[float] = []
-    started = time.time()
-    try:
-        if NEED_WRK & arguments.only:
+    arguments = parsed()
+    run = Run()
+    if NEED_WRK & arguments.only:
+        try:
             require_wrk()
-        for measure in _parts(plan, arguments.only):
-            busy.append(busy_share())
-            rows.extend(measure())
-    except CannotMeasure as error:
-        print(f"scripts/bench: {error}", file=sys.stderr)
-        return 2
-    rows = [row for row in rows if row.goal in arguments.only]
-    if max(busy) > QUIET:
-        print(f"scripts/bench: others used up to {max(busy):.0%} of the processors: ratios are weak", file=sys.stderr)
+        except CannotMeasure as error:
+            print(f"scripts/bench: {error}", file=sys.stderr)
+            return 2
+    for part in _parts(plan_for(arguments), arguments.only):
+        if part.goals & arguments.only:
+            run.take(part, arguments.only)
     share = QUICK_SHARE if arguments.quick else 1.0
-    print(table(rows, share))
+    _tell(run, arguments, share)
+    if run.failed:
+        return 2
+    return 1 if any(row.meets(share) is False for row in run.rows) else 0
+
+
+def _parts(plan: Plan, wanted: frozenset[str]) -> list[Part]:
+    return [
+        Part(frozenset({"R1", "R2"}), lambda: reads.measure_lists(plan, wanted)),
+        Part(frozenset({"R3"}), lambda: mixed.measure(plan)),
+        Part(frozenset({"R4"}), lambda: reads.measure_not_modified(plan)),
+        Part(frozenset({"W1"}), lambda: writes.measure(plan)),
+        Part(frozenset({"W2"}), lambda: writes.measure_one(plan)),
+        Part(frozenset({"P1"}), lambda: propagation.measure(plan)),
+        Part(frozenset({"P2"}), lambda: reach.measure(plan)),
+        Part(frozenset({"S1", "S2"}), lambda: fanout.measure(plan, wanted)),
+        Part(frozenset({"S3"}), lambda: storm.measure(plan)),
+        Part(frozenset({"E1"}), lambda: expiry.measure(plan)),
+        Part(frozenset({"M1", "M2", "M3"}), lambda: sizes.measure(plan, wanted)),
+        Part(frozenset({"M4"}), lambda: firsts.measure(plan)),
+        Part(frozenset({"M5"}), lambda: scale.measure(plan)),
+        Part(frozenset({"K1"}), lambda: watching.measure_events(plan)),
+        Part(frozenset({"K2"}), lambda: watching.measure_start(plan)),
+    ]
+
+
+def _tell(run: Run, arguments: argparse.Namespace, share: float) -> None:
+    """Everything that was asked for, and the count of goals last."""
+    facts = run.facts()
+    if run.busy > QUIET:
+        print(f"scripts/bench: others used up to {run.busy:.0%} of the processors: ratios are weak", file=sys.stderr)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(_report(rows, started, arguments.quick, max(busy)), indent=1) + "\n")
-    return 1 if any(row.meets(share) is False for row in rows) else 0
-
-
-def _plan(arguments: argparse.Namespace) -> Plan:
-    plan = QUICK if arguments.quick else FULL
-    if arguments.minutes is not None:
-        plan = dataclasses.replace(plan, event_secs=60 * arguments.minutes, event_rounds=1)
-    if arguments.rounds is not None:
-        plan = dataclasses.replace(plan, least_rounds=arguments.rounds, list_rounds=arguments.rounds)
-    if arguments.size:
-        plan = dataclasses.replace(plan, sizes=frozenset(arguments.size))
-    return plan
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "scripts/bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="short windows, fewer goals and sizes, and a goal counts as met at 0.9 of it",
-    )
-    parser.add_argument("--only", type=_goals, metavar="R1,W1", help=f"some of {','.join(GOALS)}")
-    parser.add_argument("--rounds", type=int, choices=range(1, 100), metavar="N", help="so many rounds, 1 for a glance")
-    parser.add_argument(
-        "--size", type=int, action="append", metavar="N", help="only where so many pools or subscribers are asked for"
-    )
-    parser.add_argument(
-        "--minutes", type=_minutes, metavar="N", help="K1 in one round that long; 10 shows whether memory stays flat"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every sample to this file")
-    arguments = parser.parse_args()
-    if arguments.only is None:
-        arguments.only = QUICK_GOALS if arguments.quick else frozenset(GOALS)
-    return arguments
-
-
-def _goals(text: str) -> frozenset[str]:
-    wanted = frozenset(name.strip().upper() for name in text.split(","))
-    if unknown := wanted - frozenset(GOALS):
-        raise argparse.ArgumentTypeError(f"there is no goal {', '.join(sorted(unknown))}; there are {', '.join(GOALS)}")
-    return wanted
-
-
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not 0 < minutes <= LONGEST_MINUTES:
-        raise argparse.ArgumentTypeError(f"minutes are a number above 0 and at most {LONGEST_MINUTES}")
-    return minutes
-
-
-def _parts(plan: Plan, wanted: frozenset[str]) -> Iterator[Callable[[], Iterator[Row]]]:
-    if wanted & {"R1", "R2"}:
-        yield lambda: reads.measure_lists(plan, wanted)
-    if "R3" in wanted:
-        yield lambda: mixed.measure(plan)
-    if "R4" in wanted:
-        yield lambda: reads.measure_not_modified(plan)
-    if "W1" in wanted:
-        yield lambda: writes.measure(plan)
-    if "W2" in wanted:
-        yield lambda: writes.measure_one(plan)
-    if "P1" in wanted:
-        yield lambda: propagation.measure(plan)
-    if "P2" in wanted:
-        yield lambda: reach.measure(plan)
-    if wanted & {"S1", "S2"}:
-        yield lambda: fanout.measure(plan)
-    if "S3" in wanted:
-        yield lambda: storm.measure(plan)
-    if "E1" in wanted:
-        yield lambda: expiry.measure(plan)
-    if wanted & {"M1", "M2", "M3"}:
-        yield lambda: sizes.measure(plan, wanted)
-    if "M4" in wanted:
-        yield lambda: firsts.measure(plan)
-    if "M5" in wanted:
-        yield lambda: scale.measure(plan)
-    if "K1" in wanted:
-        yield lambda: watching.measure_events(plan)
-    if "K2" in wanted:
-        yield lambda: watching.measure_start(plan)
-
-
-def _report(rows: list[Row], started: float, quick: bool, busy: float) -> dict[str, object]:
-    return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "took_secs": round(time.time() - started, 1),
-        "quick": quick,
-        "processors": os.cpu_count(),
-        "busy_with_others": round(busy, 3),
-        "python": platform.python_version(),
-        "rows": [row.as_json() for row in rows],
-    }
+        report = {**facts, "quick": arguments.quick, "secs": run.secs, "rows": [row.as_json() for row in run.rows]}
+        arguments.json.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    if arguments.compare:
+        before = history.last_of_kind(facts["machine"], history.entries())
+        print("no full run on such a machine yet" if before is None else history.differences(run.rows, before), "\n")
+    if is_full(arguments) and not run.failed and not arguments.no_history:
+        history.append({**facts, "rows": [history.summary(row) for row in run.rows]})
+        readme.write()
+        print("scripts/bench: kept in tests/bench/history.jsonl, and shown in README.md", file=sys.stderr)
+    print(table(run.rows, share))
 
 
 if __name__ == "__main__":

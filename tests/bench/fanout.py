@@ -23,8 +23,9 @@ OURS = "product"
 LIMITS = ("fanout-transport", "fanout-nowait", "fanout-queue")
 
 
-def measure(plan: Plan) -> Iterator[Row]:
+def measure(plan: Plan, wanted: frozenset[str]) -> Iterator[Row]:
     """S1 and S2 for each number of subscribers."""
+    limits = [name for name in LIMITS if "S2" in wanted or name != "fanout-nowait"]
     for count in plan.of_sizes(SUBSCRIBERS):
         last = f"last of {count:,} subscribers"
         idle = f"RSS of 1 of {count:,} subscribers"
@@ -38,7 +39,7 @@ def measure(plan: Plan) -> Iterator[Row]:
         }
         for _ in plan.rounds():
             times, sizes, lengths = {}, {}, set()
-            for name in (OURS, *LIMITS):
+            for name in (OURS, *limits):
                 events = 1 if name == "fanout-nowait" else plan.events
                 times[name], sizes[name], length = _measure_one(name, count, events)
                 lengths.add(length)
@@ -47,9 +48,11 @@ def measure(plan: Plan) -> Iterator[Row]:
             for name, row in rows.items():
                 row.add(times[OURS], times[name])
             for name, row in memory.items():
-                row.add(sizes[OURS], sizes[name])
-            plan.tell(*rows.values(), *memory.values())
-        yield from (*rows.values(), *memory.values())
+                if name in sizes:
+                    row.add(sizes[OURS], sizes[name])
+            told = [row for row in (*rows.values(), *memory.values()) if row.product]
+            plan.tell(*told)
+        yield from told
 
 
 def _measure_one(name: str, count: int, events: int) -> tuple[float, float, float]:

@@ -84,7 +84,7 @@ class Row:
             "what": self.what,
             "unit": self.unit,
             "reference": self.reference_name,
-            "wanted": _wanted(self),
+            "wanted": wanted(self),
             "figure": None if math.isnan(self.figure) else self.figure,
             "figures": self.figures,
             "product_samples": self.product,
@@ -101,17 +101,19 @@ def _divide(product: float, reference: float) -> float:
     return product / reference if reference else float("nan")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A figure with as many digits as mean something."""
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
 def _spread(samples: Sequence[float]) -> str:
-    return f"{_number(statistics.median(samples))} ({_number(min(samples))}..{_number(max(samples))})"
+    return f"{number(statistics.median(samples))} ({number(min(samples))}..{number(max(samples))})"
 
 
-def _wanted(row: Row) -> str:
+def wanted(row: Row) -> str:
+    """The bound of a row in words."""
     against = "" if row.reference_name is None else f"x {row.reference_name}"
     if row.bound is None:
         return against.replace("x ", "beside ", 1) or "-"
@@ -131,7 +133,7 @@ def table(rows: Sequence[Row], share: float = 1.0) -> str:
             [
                 row.goal,
                 row.what,
-                _wanted(row),
+                wanted(row),
                 f"{row.figure:.2f}x" if compared else "-",
                 f"{min(row.figures):.2f}..{max(row.figures):.2f}" if compared else "-",
                 _spread(row.product) if measured else "-",

