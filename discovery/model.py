@@ -39,6 +39,10 @@ class Location(msgspec.Struct, frozen=True, omit_defaults=True):
     longitude: Number | None = None
 
 
+NOWHERE = Location()
+"""The location that is not said; what is to be left out as a default has to be this very object."""
+
+
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a PoolRelay says of its pool: the body of ``POST /pools`` and, in canonical form, the value in the store.
 
@@ -53,7 +57,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     frontends: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     capacity: tuple[Capacity, ...] = ()
-    location: Location = Location()
+    location: Location = NOWHERE
     instance_id: str | None = None
     metadata: dict[str, str] = {}
 

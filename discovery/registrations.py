@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from discovery.errors import Fault, Rejected
-from discovery.model import Capacity, Listing, Location, PoolKey, Registration
+from discovery.model import NOWHERE, Capacity, Listing, Location, PoolKey, Registration
 from discovery.registration_rules import all_faults, identifier_fault, rule_faults
 
 MAX_NESTING = 100
@@ -101,7 +101,7 @@ class Heartbeats:
 
 def canonical(registration: Registration) -> Registration:
     """The one form that equal registrations share: sets sorted and without repeats, whole numbers as integers."""
-    location = registration.location
+    location = NOWHERE if registration.location == NOWHERE else registration.location
     if location.latitude is not None or location.longitude is not None:
         location = Location(
             location.region, location.zone, _plain_number(location.latitude), _plain_number(location.longitude)

@@ -360,6 +360,20 @@ def test_equal_registrations_are_equal_bytes_however_they_are_written(data: Any,
     assert registrations.encode(registrations.decode(first)) == first
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"location": {}},
+        {"location": {"region": None, "zone": None, "latitude": None, "longitude": None}},
+        {"relays": [], "frontends": [], "capabilities": [], "capacity": [], "metadata": {}, "instance_id": None},
+    ],
+)
+def test_a_default_that_is_said_is_the_same_as_one_that_is_not(said: dict[str, Any]) -> None:
+    least = {"cluster_id": "c", "namespace": "n", "dgd_name": "d", "model": "m"}
+    bodies = [json.dumps({**least, **more}).encode() for more in ({}, said)]
+    assert len({registrations.encode(registrations.parse(body)) for body in bodies}) == 1
+
+
 def test_canonical_json_has_the_known_fields_in_order_and_no_defaults() -> None:
     registration = registrations.parse(
         json.dumps(
