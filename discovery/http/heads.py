@@ -29,9 +29,10 @@ _is_value = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 
 def header_refusal(name: bytes, value: bytes, limits: Limits) -> Refusal | None:
     """Why no request with this header is taken; the name is in lower case."""
+    if name == b"content-length":
+        value = value.strip()
+        return limits.body_too_large if value.isdigit() and int(value) > limits.max_body_bytes else None
     value = value.strip().lower()
-    if name == b"content-length" and value.isdigit() and int(value) > limits.max_body_bytes:
-        return limits.body_too_large
     if name == b"transfer-encoding" and value != b"chunked":
         return UNKNOWN_TRANSFER_ENCODING
     if name == b"content-encoding" and value != b"identity":
