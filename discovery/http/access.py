@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from discovery.errors import Rejected
 from discovery.http import tokens
@@ -44,19 +44,14 @@ class Guard:
     def around(self, app: App) -> App:
         """The app, for those who may ask it."""
 
-        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        def guarded(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
             if scope["path"] in OPEN_PATHS:
-                await app(scope, receive, send)
-                return
+                return app(scope, receive, send)
             try:
                 waits = self._admit(scope)
             except Rejected as error:
-                await refuse(send, error)
-                return
-            if waits:
-                await self._until_revoked(app, scope, receive, send)
-            else:
-                await app(scope, receive, send)
+                return refuse(send, error)
+            return self._until_revoked(app, scope, receive, send) if waits else app(scope, receive, send)
 
         return guarded
 
