@@ -34,6 +34,15 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes = b"") -
     await send({"type": "http.response.body", "body": body})
 
 
+async def answer_in_pieces(send: Send, status: int, headers: Headers, pieces: list[bytes]) -> None:
+    """One whole answer with the length in its headers and a body in pieces, which is nowhere put together.
+
+    ``pieces`` is an addition to ASGI that this server's exchanges know.
+    """
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "pieces": pieces})
+
+
 async def answer_as_is(send: Send, status: int, headers: Headers, body: bytes = b"") -> None:
     """One whole answer whose headers are what they have to be: ready ones, or those of an answer without a body."""
     await send({"type": "http.response.start", "status": status, "headers": headers})

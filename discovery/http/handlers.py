@@ -13,7 +13,18 @@ import msgspec
 from discovery import registrations
 from discovery.errors import Rejected, Unavailable
 from discovery.http.access import Guard, RateLimit
-from discovery.http.answers import JSON, NO_CACHE, Headers, Receive, Scope, Send, answer, answer_as_is, encode_json
+from discovery.http.answers import (
+    JSON,
+    NO_CACHE,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    answer_as_is,
+    answer_in_pieces,
+    encode_json,
+)
 from discovery.http.heads import ReadyHeaders
 from discovery.http.requests import (
     asked_wait,
@@ -97,12 +108,18 @@ class PublishedList:
                 await answer_as_is(send, 304, [*self._heads.of(selection.token), *applied])
                 return
         token = selection.token
-        body = selection.body()
-        gzip = encoding is not None and len(body) >= _MIN_GZIP_BYTES and takes_gzip(encoding)
+        pieces, length = selection.pieces(), selection.length
+        gzip = encoding is not None and length >= _MIN_GZIP_BYTES and takes_gzip(encoding)
         if gzip:
             body = await selection.gzipped()
-        headers: Headers = self._heads.of(token, len(body), gzip=gzip)
-        await answer_as_is(send, 200, [*headers, *applied] if applied else headers, body)
+            pieces, length = [body], len(body)
+        headers: Headers = self._heads.of(token, length, gzip=gzip)
+        if applied:
+            headers = [*headers, *applied]
+        if len(pieces) == 1:
+            await answer_as_is(send, 200, headers, pieces[0])
+        else:
+            await answer_in_pieces(send, 200, headers, pieces)
 
     async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The list as a stream of events."""

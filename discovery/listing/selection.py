@@ -51,6 +51,7 @@ class Selection(Generic[Entry]):
         self._moved: dict[Key, Fragment[Entry] | None] = {}
         self._token: str | None = None
         self._pieces: list[bytes] | None = None
+        self._length = 0
         self._body: bytes | None = None
         self._gzip: tuple[str, asyncio.Future[bytes]] | None = None
         self.published = self.token
@@ -81,7 +82,14 @@ class Selection(Generic[Entry]):
         if self._pieces is None:
             parts = self._ordered().parts(keep=self._bytes > snapshot.PIECE_BYTES)
             self._pieces = list(snapshot.body_pieces(self._collection, self.complete, parts))
+            self._length = sum(map(len, self._pieces))
         return self._pieces
+
+    @property
+    def length(self) -> int:
+        """How many bytes the list as JSON has."""
+        self.pieces()
+        return self._length
 
     def body(self) -> bytes:
         """The same in one, made once per change."""

@@ -97,7 +97,7 @@ class Exchange:
         assert (message["type"] == "http.response.start") == (not self.messages)
         self.messages.append(message)
         if message["type"] == "http.response.body":
-            self._arrive(message["body"])
+            self._arrive(b"".join(message["pieces"]) if "pieces" in message else message["body"])
             self.ended = not message.get("more_body")
         else:
             self.chunked_encoding = all(name != b"content-length" for name, _ in message["headers"])

@@ -688,3 +688,21 @@ def test_over_a_connection_a_poll_whose_client_hangs_up_is_forgotten(listed: Rig
             peer.get("/pools", "If-None-Match: *", "Prefer: wait=300")
             eventually(lambda: listed.streams.parked == 1, "the poll waits")
         eventually(lambda: listed.streams.parked == 0, "its place was given back")
+
+
+def test_a_long_list_is_answered_with_bytes_that_all_answers_share() -> None:
+    with Rig() as rig:
+        rig.publish(*(pool(f"p{number:03}", metadata={"k": "x" * 1_000}) for number in range(300)))
+        first = rig.open("/pools")
+        rig.publish(pool("p150", model="n"))
+        second, third = rig.open("/pools"), rig.open("/pools")
+        answers = [one.messages[1]["pieces"] for one in (first, second, third)]
+        assert len(answers[0]) > 3
+        changed = [one is not other for one, other in zip(*answers[:2], strict=True)]
+        assert sum(changed[1:-1]) == 1, "more was made anew than the block of the change and the ends of the list"
+        assert answers[1] is answers[2]
+        for one in (first, second):
+            answer = one.answer()
+            assert int(answer.headers["content-length"]) == len(answer.body)
+            assert len(answer.json()["pools"]) == 300
+        assert rig.ask("HEAD", "/pools").headers["content-length"] == str(len(second.answer().body))

@@ -106,6 +106,28 @@ class TestTheAnswerOnTheWire:
         assert owner.transport.calls[1:] == [b"end"]
         assert (owner.completed, exchange.response_complete, owner.transport.closed) == (1, True, False)
 
+    def test_a_body_in_pieces_leaves_behind_its_head_without_a_copy(self) -> None:
+        owner, pieces = Owner(), [b"x" * JOINED_BYTES, b"y", b"z" * 10]
+        written: list[tuple[bytes, ...]] = []
+        owner.transport.writelines = lambda parts: written.append(tuple(parts))
+        exchange = owner.exchange()
+        size = sum(map(len, pieces))
+        send(exchange, start(200, length(size)), {"type": "http.response.body", "pieces": pieces})
+        ((head, *rest),) = written
+        assert head == HEAD + b"content-length: %d\r\n\r\n" % size
+        assert all(one is other for one, other in zip(rest, pieces, strict=True))
+        assert (owner.transport.calls, owner.completed, exchange.response_complete) == ([], 1, True)
+
+    def test_a_body_in_pieces_is_held_to_its_length_its_chunks_and_its_method(self) -> None:
+        in_pieces = {"type": "http.response.body", "pieces": [b"12", b"345"]}
+        with pytest.raises(RuntimeError, match="Content-Length"):
+            send(Owner().exchange(), start(200, length(6)), in_pieces)
+        chunked, head = Owner(), Owner()
+        send(chunked.exchange(), start(), in_pieces)
+        assert chunked.transport.calls[0].endswith(b"\r\n\r\n5\r\n12345\r\n0\r\n\r\n")
+        send(head.exchange("HEAD"), start(200, length(5)), in_pieces)
+        assert head.transport.calls == [HEAD + b"content-length: 5\r\n\r\n"]
+
     def test_a_body_of_no_known_length_leaves_in_chunks(self) -> None:
         owner = Owner()
         exchange = owner.exchange()
