@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 RESTART_SECS = 0.5
 LAG_TICK_SECS = 0.25
 MAX_PROBE_CONNECTIONS = 256
+PROBED = frozenset({b"/healthz", b"/readyz"})
 LAST_GRACE_SECS = 1.0
 """What requests in flight have after a second signal."""
 
@@ -136,6 +137,7 @@ class _Process:
             write_stall_timeout_secs=settings.write_stall_timeout_secs,
             transfer_timeout_secs=settings.transfer_timeout_secs,
             keep_alive_secs=settings.keep_alive_secs,
+            always_answered=PROBED,
         )
         return HttpServer(app, host=address.host, port=address.port, limits=limits, certificates=certificates)
 

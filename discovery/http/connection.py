@@ -76,6 +76,7 @@ class Connection(HttpToolsProtocol):
         "refusal",
         "running",
         "shared",
+        "surplus",
         "to_begin",
         "unread",
     )
@@ -90,6 +91,7 @@ class Connection(HttpToolsProtocol):
         # The running request until it is begun, which happens when all of a read has been parsed.
         self.to_begin: Exchange | None = None
         self.refusal: Refusal | None = None
+        self.surplus = False
         self.lingering = False
         # When the sweep has to act on this connection, by the loop's clock.
         self.deadline = NEVER
@@ -112,12 +114,15 @@ class Connection(HttpToolsProtocol):
     # What the transport tells.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the receive deadline, or close at once above the capacity."""
+        """Start the receive deadline; above the capacity a few hear why they are not served, all others are closed."""
         super().connection_made(transport)
         self.deadline = self.loop.time() + self.limits.request_timeout_secs
-        if len(self.connections) > self.shared.capacity:
+        above = len(self.connections) - self.shared.capacity
+        if above > 0:
             self.shared.turn_away()
-            self.abort()
+            self.surplus = True
+            if above > self.shared.spare:
+                self.abort()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, answer what is complete, and bound what is not."""
@@ -358,7 +363,7 @@ class Connection(HttpToolsProtocol):
 
     def _begin(self, exchange: Exchange) -> None:
         """Let the app answer the running request: at once, or in a task where it has to wait for something."""
-        if self.shared.draining:
+        if self.shared.draining or self.surplus:
             exchange.keep_alive = False
         rest = begin(exchange, self.app, self)
         if rest is not None:
@@ -378,6 +383,8 @@ class Connection(HttpToolsProtocol):
             return size_refusal(self.url, self.limits)
         if len(self.pipeline) >= MAX_PIPELINED:
             return TOO_MANY_PIPELINED
+        if self.surplus and self.url not in self.limits.always_answered:
+            return self.limits.too_many_connections
         return target_refusal(self.url)
 
     def _say_continue(self) -> None:

@@ -5,6 +5,7 @@ Pure: ``connection`` measures and acts, ``server`` hands the limits out. The tex
 
 import http
 import math
+import random
 
 import msgspec
 
@@ -41,6 +42,8 @@ class Limits(msgspec.Struct, frozen=True):
     write_stall_timeout_secs: float = 30
     transfer_timeout_secs: float = 300
     keep_alive_secs: float = 75
+    always_answered: frozenset[bytes] = frozenset()
+    """Targets that also the first connections above ``max_connections`` may ask for: those of probes."""
     handshake_timeout_secs: float = 10
 
     @property
@@ -62,6 +65,16 @@ class Limits(msgspec.Struct, frozen=True):
     def request_line_too_long(self) -> Refusal:
         """For such a head in which it is the target that is long."""
         return Refusal(414, f"The path and the query are too long: a head may have {self.max_header_bytes} bytes.")
+
+    @property
+    def too_many_connections(self) -> Refusal:
+        """For a connection above ``max_connections``; spread, so that not all of them come back together."""
+        return Refusal(
+            503,
+            f"This replica has its {self.max_connections:,} connections (--max-connections) or all that its limit of "
+            "open files allows.",
+            headers=((b"retry-after", b"%d" % random.randint(2, 10)),),  # noqa: S311
+        )
 
     @property
     def too_slow(self) -> Refusal:

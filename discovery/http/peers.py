@@ -55,6 +55,7 @@ class SharedState(ServerState):
         super().__init__()
         self.limits = limits
         self.capacity = limits.max_connections
+        self.spare = 0
         self.draining = False
         self.full = False
         self.turned_away = 0
@@ -81,11 +82,13 @@ class SharedState(ServerState):
         return header_lines(header for header in self._default_headers if header[0] not in own)
 
     def turn_away(self) -> None:
-        """Note that a connection above the capacity was closed; says so once until there is room again."""
+        """Note a connection above the capacity; says so once until there is room again."""
         self.turned_away += 1
         if not self.full:
             self.full = True
-            logger.warning("all %d connections are in use: new ones are closed at once until some end", self.capacity)
+            logger.warning(
+                "all %d connections are in use: new ones are refused or closed at once until some end", self.capacity
+            )
 
     def handshake_failed(self, reason: str) -> None:
         """Count a TLS handshake that failed, and tell of it now and then; ``reason`` is ours or the library's."""

@@ -38,6 +38,10 @@ PAUSE_SECS = 1.0
 """A sweep later than this means that the process stood still, not its peers."""
 SPARE_DESCRIPTORS = 256
 """Descriptors that connections leave to the store, the watchers and files."""
+SPARE_CONNECTIONS = 64
+"""So many connections above the capacity hear why they are not served; small capacities have fewer."""
+KEEP_ALIVE_PROBE_SECS = 15
+"""How often the network is asked whether a silent peer is still there: one that waits for a change says nothing."""
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 Result = TypeVar("Result")
@@ -56,8 +60,8 @@ def run_async(main: Coroutine[Any, Any, Result]) -> Result:
 class HttpServer:
     """One listening address and all its connections.
 
-    Connections above ``max_connections`` (or above what the descriptor limit leaves) are closed at once, without an
-    answer: a peer that has not sent its request yet could only misread one, and at that moment every byte counts.
+    Of the connections above ``max_connections`` (or above what the descriptor limit leaves) the first few are told so
+    when they ask, and may ask for what probes ask for; all others are closed at once: at that moment every byte counts.
     With ``certificates`` it speaks TLS, each connection with the certificate of the moment in which it begins.
     """
 
@@ -121,6 +125,7 @@ class HttpServer:
         """Accept connections from the moment this returns; raises ``CannotListen``."""
         self._loop = asyncio.get_running_loop()
         self._shared.capacity = _room_for(self._limits.max_connections)
+        self._shared.spare = min(SPARE_CONNECTIONS, self._shared.capacity // 32)
         listener = _listen(*self._address, self._limits)
         self._port: int = listener.getsockname()[1]
         self._config.load()
@@ -219,6 +224,9 @@ def _listen(host: str, port: int, limits: Limits) -> socket.socket:
         # minutes).
         milliseconds = max(1, int(limits.write_stall_timeout_secs * 1000))
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            listener.setsockopt(socket.IPPROTO_TCP, option, KEEP_ALIVE_PROBE_SECS)
     return listener
 
 

@@ -70,7 +70,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self.transport = transport
         self.deadline = asyncio.get_running_loop().time() + self._shared.limits.handshake_timeout_secs
         self._shared.connections.add(self)
-        if len(self._shared.connections) > self._shared.capacity:
+        if len(self._shared.connections) > self._shared.capacity + self._shared.spare:
             self._shared.turn_away()
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
             transport.abort()

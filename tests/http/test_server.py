@@ -68,6 +68,17 @@ class TestListening:
             accepted = connection.transport.get_extra_info("socket")
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7000
 
+    def test_a_silent_peer_is_asked_for_by_the_network_itself(self) -> None:
+        """One that waits for a change says nothing for minutes, and may have vanished meanwhile."""
+        with served() as server, server.peer() as peer:
+            peer.get("/park")
+            eventually(lambda: server.server.in_flight == 1, "the long poll")
+            (connection,) = server.server._shared.connections
+            accepted = connection.transport.get_extra_info("socket")
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 15
+
     def test_limits_default_to_the_documented_flags(self) -> None:
         assert Limits() == Limits(20_000, 16_384, 65_536, 10, 30, 300, 75)
 
@@ -100,8 +111,36 @@ class TestCapacity:
                     assert surplus.ended() == b""
                 eventually(lambda: server.server.turned_away == 6, "another closed connection")
         assert [record.getMessage() for record in caplog.records if "in use" in record.getMessage()] == [
-            "all 2 connections are in use: new ones are closed at once until some end"
+            "all 2 connections are in use: new ones are refused or closed at once until some end"
         ] * 2  # once for each shortage, however many it turned away
+
+    def test_the_first_above_the_limit_hear_why_and_may_ask_what_probes_ask(self) -> None:
+        with served(max_connections=64, always_answered=frozenset({b"/ok"})) as server, contextlib.ExitStack() as stack:
+            for _ in range(64):
+                stack.enter_context(server.peer())
+            eventually(lambda: server.server.connections == 64, "all places are taken")
+            waits = set()
+            for _ in range(40):
+                with server.peer() as refused:
+                    refused.post("/echo", b"", length=5)
+                    answer = refused.answer()
+                    assert (answer.status, answer.headers["connection"]) == (503, "close")
+                    assert "--max-connections" in answer.problem["detail"]
+                    waits.add(int(answer.headers["retry-after"]))
+                    assert refused.ended() == b""
+                eventually(lambda: server.server.connections == 64, "its place is free")
+            assert max(waits) - min(waits) >= 2, "they would come back together"
+            assert server.app.started == []
+            with server.peer() as probe:
+                probe.get("/ok")
+                answer = probe.answer()
+                assert (answer.status, answer.headers["connection"]) == (200, "close")
+                assert probe.ended() == b""
+            for _ in range(2):
+                stack.enter_context(server.peer())
+            with contextlib.suppress(ConnectionResetError), server.peer() as beyond:
+                beyond.get("/ok")
+                assert beyond.ended() == b""
 
     def test_more_peers_than_descriptors(self) -> None:
         """Without a limit below the descriptors' nobody would be served, and nothing logged, while the peers stay."""
@@ -115,7 +154,7 @@ class TestCapacity:
                         idle.append(stack.enter_context(process.peer()))
                 kept.get("/ok")
                 assert kept.answer().status == 200
-                assert process.open_files <= 128 - 128 // 4 + 16
+                assert process.open_files <= 128 - 128 // 4 + 20
             eventually(process.answers, "service again after the idle peers' deadline")
             assert all(peer.ended() == b"" for peer in idle)
             log = process.end()
