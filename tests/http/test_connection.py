@@ -344,6 +344,19 @@ class TestParsing:
             peer.send(b"".join(HEAD + b"Content-Length: 1\r\n\r\n%d" % number for number in range(8)))
             assert [peer.answer().body for _ in range(8)] == [b"%d" % number for number in range(8)]
 
+    def test_nothing_more_is_read_while_requests_wait_behind_a_running_one(self) -> None:
+        with served() as server, server.peer() as peer:
+            peer.post("/park", b"{}")
+            eventually(lambda: server.server.in_flight == 1, "the running request")
+            (connection,) = server.call(lambda: list(server.server._shared.connections))
+            peer.get("/ok")
+            eventually(lambda: server.call(lambda: connection.flow.read_paused), "the end of reading")
+            for _ in range(4):
+                peer.get("/ok")
+            assert server.call(lambda: len(connection.pipeline)) == 1
+            server.app.release.set()
+            assert [peer.answer().body for _ in range(6)] == [b"released"] + [b"ok"] * 5
+
     def test_connection_goes_on_after_pipelined_requests(self) -> None:
         with served() as server, server.peer() as peer:
             for _ in range(3):
