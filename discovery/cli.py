@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from discovery import logs, settings
+from discovery import logs, process_title, settings
 from discovery.errors import Misconfigured, Rejected
 
 _log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ _SERVER_EXTRA = (
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command that ``argv`` (else the process's arguments) names, and exit with its code."""
+    process_title.cover_passwords()
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
