@@ -6,7 +6,7 @@ Pure; shared by warnings and ``doctor``. Knows words alone, no state.
 from collections.abc import Iterable
 
 from discovery.mcs.contents import TcpPort
-from discovery.mcs.service import Fault, FoldedService, Object
+from discovery.mcs.service import MAX_ENDPOINTS, Fault, FoldedService, Object
 
 
 def fault_text(folded: FoldedService[Object], fault: Fault, port_name: str | None) -> str:
@@ -26,6 +26,11 @@ def fault_text(folded: FoldedService[Object], fault: Fault, port_name: str | Non
             )
         case "no_port_number":
             return f"{service} has a slice whose port has no usable number: check the Service's targetPort"
+        case "too_many_endpoints":
+            return (
+                f"{service} has {reach.endpoints:,} endpoints, of which the first {MAX_ENDPOINTS:,} are listed: "
+                "divide it into several pools"
+            )
         case "no_endpoints":
             return f"{service} has no endpoints: check that its pods run and that its selector matches them"
         case "not_ready":

@@ -11,11 +11,21 @@ from discovery.mcs.contents import Contents, TcpPort
 from discovery.mcs.names import Service, Use
 from discovery.model import Router
 
-PortFault = Literal["several_ports", "no_ports", "no_named_port", "no_port_number"]
+PortFault = Literal["several_ports", "no_ports", "no_named_port", "no_port_number", "too_many_endpoints"]
 Fault = Literal[PortFault, "no_endpoints", "fqdn", "not_ready", "bad_address"]
 
-PORT_FAULTS: tuple[PortFault, ...] = ("several_ports", "no_named_port", "no_port_number", "no_ports")
-"""Faults that somebody must mend, the most telling first."""
+PORT_FAULTS: tuple[PortFault, ...] = (
+    "several_ports",
+    "no_named_port",
+    "no_port_number",
+    "no_ports",
+    "too_many_endpoints",
+)
+"""Faults that somebody must mend, the most telling first: those of ports, and the one of too many endpoints."""
+
+MAX_ENDPOINTS = 10_000
+"""Usable endpoints of one Service that are listed: more than any pool has pods, so that whoever may write slices cannot
+make every reader's list as long as it pleases."""
 
 
 class Share(NamedTuple):
@@ -112,6 +122,10 @@ def reach(shares: Iterable[Share], port_name: str | None, routers_of: str | None
     # One pod has an address of each family: the better known family alone, if any of it is usable.
     usable = found[0] or found[1]
     urls = {endpoint: _url(endpoint, https) for endpoint, https in usable.items()}
+    portless = len(faults)
+    if len(urls) > MAX_ENDPOINTS:
+        urls = _first(urls)
+        faults.append("too_many_endpoints")
     return Reach(
         urls=tuple(sorted(urls.values())),
         routers=() if routers_of is None else _routers(urls, speaking, routers_of),
@@ -119,7 +133,7 @@ def reach(shares: Iterable[Share], port_name: str | None, routers_of: str | None
         port_faults=frozenset(faults),
         ports=tuple(sorted({port for one in speaking for port in one.ports})),
         judged=len(speaking),
-        portless=len(faults),
+        portless=portless,
         endpoints=sum(one.endpoints for one in contents),
         unready=sum(one.unready for one in contents),
     )
@@ -150,6 +164,11 @@ def _collect(found: dict[_Endpoint, bool], addresses: Iterable[str], port: TcpPo
     for address in addresses:
         endpoint = (address, port.number)
         found[endpoint] = port.https or found.get(endpoint, False)
+
+
+def _first(urls: dict[_Endpoint, str]) -> dict[_Endpoint, str]:
+    """As many as may be listed, the same on every replica."""
+    return dict(sorted(urls.items(), key=lambda found: found[1])[:MAX_ENDPOINTS])
 
 
 def _url(endpoint: _Endpoint, https: bool) -> str:

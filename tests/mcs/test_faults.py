@@ -55,6 +55,28 @@ def test_a_list_tells_all_that_is_wrong_with_each_service() -> None:
     assert [warning.cause for warning in touched.warnings] == told
 
 
+def test_of_more_endpoints_than_any_pool_has_the_first_are_listed_and_the_rest_is_told() -> None:
+    slices = fresh()
+
+    def crowd(number: int, size: int) -> Manifest:
+        return frontend(f"f{number}", [f"10.{number}.{place // 250}.{place % 250}" for place in range(size)], [HTTP])
+
+    told = [apply(slices, crowd(number, 1_000)) for number in range(10, 22)]
+    assert told == [[]] * 10 + [["too_many_endpoints"], []], "told once"
+    urls = slices.endpoints(PoolKey("c1", "llm", "p1")).frontends
+    assert len(urls) == 10_000
+    assert (urls[0], urls[-1]) == ("http://10.10.0.0:8000", "http://10.19.3.9:8000")
+    (state,) = slices.services()
+    assert (state.usable, state.fault) == (10_000, None)
+    assert slices.skipped()["no_port"] == 0
+    assert remove(slices, crowd(10, 1_000)).keys, "others take their places"
+    assert slices.endpoints(PoolKey("c1", "llm", "p1")).frontends[-1] == "http://10.20.3.9:8000"
+    assert apply(slices, crowd(21, 1)) == []
+    notice = slices.apply(slice_of(crowd(21, 1_000))).warnings[0]
+    assert (notice.cause, notice.service) == ("too_many_endpoints", "p1-frontend")
+    assert "11,000 endpoints, of which the first 10,000 are listed" in notice.text
+
+
 def test_a_port_that_came_and_went_is_told_again() -> None:
     slices = fresh()
     apply(slices, frontend())
