@@ -71,7 +71,7 @@ def test_of_more_endpoints_than_any_pool_has_the_first_are_listed_and_the_rest_i
     assert slices.skipped()["no_port"] == 0
     assert remove(slices, crowd(10, 1_000)).keys, "others take their places"
     assert slices.endpoints(PoolKey("c1", "llm", "p1")).frontends[-1] == "http://10.20.3.9:8000"
-    assert apply(slices, crowd(21, 1)) == []
+    assert apply(slices, crowd(21, 0)) == []
     notice = slices.apply(slice_of(crowd(21, 1_000))).warnings[0]
     assert (notice.cause, notice.service) == ("too_many_endpoints", "p1-frontend")
     assert "11,000 endpoints, of which the first 10,000 are listed" in notice.text
