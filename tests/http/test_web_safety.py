@@ -8,6 +8,7 @@ import pytest
 from discovery.errors import Rejected
 from discovery.http.answers import answer
 from discovery.http.web_safety import admit_write, shared_with
+from tests.http.sockets import served
 
 UI = "https://ui.example.com"
 Lines = list[tuple[str, str]]
@@ -144,3 +145,48 @@ def test_a_preflight_of_another_origin_is_a_problem_without_grants(origin: str) 
 @pytest.mark.parametrize("lines", [[], [("origin", UI)], [PREFLIGHT]])
 def test_other_options_are_the_apps(lines: Lines) -> None:
     assert ask(UI, *lines, method="OPTIONS")[2]
+
+
+# ---- what every answer says
+
+
+def head_of(*headers: tuple[bytes, bytes]) -> bytes:
+    """The head on the wire of an answer with these headers."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0"), *headers]})
+        await send({"type": "http.response.body", "body": b""})
+
+    with served(app) as server, server.peer() as peer:
+        peer.get("/", "Connection: close")
+        return peer.ended().partition(b"\r\n\r\n")[0]
+
+
+def test_a_page_has_its_own_policy_in_place_of_the_one_that_forbids_everything() -> None:
+    own = (b"Content-Security-Policy", b"default-src 'self'")
+    assert head_of().count(b"content-security-policy: default-src 'none'; frame-ancestors 'none'") == 1
+    assert head_of(own).lower().count(b"content-security-policy") == 1
+    assert b"default-src 'self'" in head_of(own)
+    for head in (head_of(), head_of(own)):
+        assert b"x-content-type-options: nosniff" in head
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        (b"x", b"a\r\nset-cookie: b"),
+        (b"x", b"a\nb"),
+        (b"x", b"a\rb"),
+        (b"x", b"a\0b"),
+        (b"x\r\ny", b"a"),
+        (b"x: y", b"a"),
+    ],
+)
+def test_a_header_that_would_end_its_line_is_never_sent(
+    header: tuple[bytes, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    head = head_of(header)
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert b"set-cookie" not in head
+    assert b"\r\nx" not in head.replace(b"\r\nx-content-type-options", b"")
+    assert "failed" in caplog.text
