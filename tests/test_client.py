@@ -4,6 +4,8 @@ import asyncio
 import json
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
@@ -911,3 +913,9 @@ async def test_a_server_that_accepts_connections_and_says_nothing_is_given_up(mo
             urls = [f"http://127.0.0.1:{mute.getsockname()[1]}", alive.url]
             async with Client(urls) as client, client.register(REGISTRATION) as heartbeat:
                 assert heartbeat.accepted is not None
+
+
+def test_importing_the_library_does_not_wait_for_the_http_client() -> None:
+    lines = "import sys, discovery.client; print(sorted({'aiohttp', 'starlette', 'uvicorn', 'redis'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

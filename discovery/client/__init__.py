@@ -12,19 +12,21 @@ nobody answered at all) and ``Misconfigured`` (a bad URL, an unreadable token fi
 """
 
 from collections.abc import Iterable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from discovery.client import diagnosis
 from discovery.client.answers import NoAnswer
 from discovery.client.diagnosis import Diagnosis, Explanation
 from discovery.client.follow import Pools
 from discovery.client.heartbeat import Heartbeat, delete
-from discovery.client.service import Pairs, Service, path_of, target
+from discovery.client.service import Pairs, Request, Service, path_of, target
 from discovery.client.snapshot import RouterSnapshot, Snapshot, read_pools, read_routers
-from discovery.client.transport import Connections, Request
 from discovery.client.trust import File, Trust
 from discovery.errors import Unavailable
 from discovery.model import PoolKey, Registration
+
+if TYPE_CHECKING:
+    from discovery.client.transport import Connections
 
 __all__ = [
     "Client",
@@ -62,7 +64,7 @@ class Client:
     ) -> None:
         trust = Trust(ca_path, cert_path, key_path)
         self._service = Service([urls] if isinstance(urls, str) else urls, token_path, trust)
-        self._connections = Connections(self._service)
+        self._connections = self._connect()
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,11 +104,11 @@ class Client:
         """The pools, kept current within ``async with``; see ``Pools``."""
         query = _query(model=model, cluster_id=cluster_id, namespace=namespace, capability=capability, region=region)
         # A kept connection would lead back to the very replica that ended the stream because it shuts down.
-        return Pools(Connections(self._service, keep_alive=False), query, patience_secs=patience_secs)
+        return Pools(self._connect(keep_alive=False), query, patience_secs=patience_secs)
 
     def register(self, registration: Registration, *, keep_on_exit: bool = False) -> Heartbeat:
         """One pool, kept registered within ``async with`` and deregistered at its end; see ``Heartbeat``."""
-        return Heartbeat(Connections(self._service, alone=True), registration, keep_on_exit=keep_on_exit)
+        return Heartbeat(self._connect(alone=True), registration, keep_on_exit=keep_on_exit)
 
     async def deregister(self, key: PoolKey, instance_id: str | None = None) -> None:
         """Take a pool off every list at once; with ``instance_id`` only while that instance's registration stands.
@@ -130,6 +132,12 @@ class Client:
             return read_routers(answer.body, answer.etag)
         except ValueError as error:
             raise Unavailable("the list of routers cannot be read: is it a discovery service?") from error
+
+    def _connect(self, *, keep_alive: bool = True, alone: bool = False) -> "Connections":
+        # aiohttp takes longer to import than all the rest: whoever only imports this library does not wait for it.
+        from discovery.client.transport import Connections
+
+        return Connections(self._service, keep_alive=keep_alive, alone=alone)
 
 
 def _query(**filters: Wanted) -> Pairs:

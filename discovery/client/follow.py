@@ -9,15 +9,17 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from discovery.backoff import Backoff
 from discovery.client import sse
 from discovery.client.answers import one_line
-from discovery.client.service import Pairs, path_of, target
+from discovery.client.service import STREAM_OPENS_SECS, Pairs, Request, path_of, target
 from discovery.client.snapshot import Assembly, Snapshot
-from discovery.client.transport import STREAM_OPENS_SECS, Connections, Request, Stream
 from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
+
+if TYPE_CHECKING:
+    from discovery.client.transport import Connections, Stream
 
 SILENCE_SECS = 40.0
 LONGEST_RETRY_SECS = 60.0
@@ -38,7 +40,7 @@ class Pools:
     """
 
     def __init__(
-        self, connections: Connections, query: Pairs, *, patience_secs: float, silence_secs: float = SILENCE_SECS
+        self, connections: "Connections", query: Pairs, *, patience_secs: float, silence_secs: float = SILENCE_SECS
     ) -> None:
         self.trouble: str | None = None
         self._connections = connections
@@ -142,7 +144,7 @@ class Pools:
         self._lost(failure)
         return failure
 
-    async def _read(self, stream: Stream, first: asyncio.Future[None]) -> None:
+    async def _read(self, stream: "Stream", first: asyncio.Future[None]) -> None:
         parser = sse.Parser()
         while chunk := await stream.read(self._silence_secs if first.done() else STREAM_OPENS_SECS):
             self._take(parser, chunk, stream.base)

@@ -9,16 +9,18 @@ import logging
 import math
 import random
 import time
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from discovery.backoff import Backoff
 from discovery.client.answers import NoAnswer, one_line
-from discovery.client.service import path_of, target
-from discovery.client.transport import Connections, Request
+from discovery.client.service import Request, path_of, target
 from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
 from discovery.model import Accepted, PoolKey, Registration
+
+if TYPE_CHECKING:
+    from discovery.client.transport import Connections
 
 POST_SECS = 5.0
 DELETE_SECS = 3.0
@@ -41,7 +43,7 @@ class Heartbeat:
     unless ``keep_on_exit`` leaves it to its other relays. It never deregisters another ``instance_id`` than its own.
     """
 
-    def __init__(self, connections: Connections, registration: Registration, *, keep_on_exit: bool = False) -> None:
+    def __init__(self, connections: "Connections", registration: Registration, *, keep_on_exit: bool = False) -> None:
         self.registration = registration
         self.accepted: Accepted | None = None
         self.trouble: DiscoveryError | None = None
@@ -233,7 +235,7 @@ class Heartbeat:
                 await asyncio.sleep(max(asked, backoff.next()))
 
 
-async def delete(connections: Connections, key: PoolKey, instance_id: str | None) -> None:
+async def delete(connections: "Connections", key: PoolKey, instance_id: str | None) -> None:
     """Ask for a pool's removal, of whatever instance or of one alone; raises as ``Connections.request``."""
     query = [("instance_id", instance_id)] if instance_id is not None else []
     request = Request("DELETE", target(path_of("pools", *key), query))

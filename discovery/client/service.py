@@ -1,14 +1,27 @@
-"""Where the service is, who asks, and how its paths are written. Reads the token file; opens no connection."""
+"""Where the service is, who asks, and what is asked. Reads the token file; opens no connection."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from discovery.client.trust import Trust
 from discovery.errors import Misconfigured
 
 Pairs = Sequence[tuple[str, str]]
+
+STREAM_OPENS_SECS = 10.0
+"""How long a service may take to open a stream of events."""
+
+
+class Request(NamedTuple):
+    """What is asked of whichever base URL answers; ``target`` is path and query, escaped."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = {}
+    body: bytes | None = None
 
 
 class Service:

@@ -8,20 +8,18 @@ import asyncio
 import os
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 import aiohttp
 from yarl import URL
 
 from discovery import __version__
 from discovery.client.answers import Answer, NoAnswer, all_of, judged, one_line
-from discovery.client.service import Service
+from discovery.client.service import STREAM_OPENS_SECS, Request, Service
 from discovery.errors import Unavailable
 
 CONNECT_SECS = 3.0
-STREAM_OPENS_SECS = 10.0
 
 UNKNOWN_ISSUER = (18, 19, 20, 21)
 """Of OpenSSL's codes those that say: self-signed, or of a CA that is not known."""
@@ -30,15 +28,6 @@ ITS_WISH = ("CERTIFICATE REQUIRED", "HANDSHAKE FAILURE", "UNKNOWN CA", "BAD CERT
 """What a service says that wants a certificate, or another one; to TLS 1.2 it says no more than that it failed."""
 
 _BROKEN = (aiohttp.ClientError, OSError)
-
-
-class Request(NamedTuple):
-    """What is asked of whichever base URL answers; ``target`` is path and query, escaped."""
-
-    method: str
-    target: str
-    headers: Mapping[str, str] = {}
-    body: bytes | None = None
 
 
 class Stream:
