@@ -916,6 +916,8 @@ async def test_a_server_that_accepts_connections_and_says_nothing_is_given_up(mo
 
 
 def test_importing_the_library_does_not_wait_for_the_http_client() -> None:
-    lines = "import sys, discovery.client; print(sorted({'aiohttp', 'starlette', 'uvicorn', 'redis'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+    program = (
+        "import sys, discovery.client; print(sorted({'aiohttp', 'starlette', 'uvicorn', 'redis'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
