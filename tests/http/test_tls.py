@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -342,15 +343,42 @@ def test_peers_in_their_handshake_count_against_the_limit(material: Material, mo
             assert server.server.connections == 2
 
 
-def test_reading_stops_while_requests_wait(material: Material, mount: Mount) -> None:
-    """Requests behind a parked one are answered in turn, also those that were decrypted already."""
+@contextlib.contextmanager
+def held(server: Served) -> Iterator[None]:
+    """The server's loop stands still: what is sent meanwhile arrives in one read."""
+    go_on = threading.Event()
+    server._loop.call_soon_threadsafe(go_on.wait, 20)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+def test_what_was_received_before_reading_stopped_is_not_forgotten(material: Material, mount: Mount) -> None:
+    """Requests behind a parked one wait, in records that were received together with it."""
     with secured(mount.files) as server, TlsPeer(server.port, Trust(material)) as peer:
-        peer.send(b"GET /park HTTP/1.1\r\nHost: a\r\n\r\n" + b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n")
-        eventually(lambda: server.server.in_flight == 1, "the parked request")
         peer.get("/ok")
-        peer.post("/echo", b"z" * 30_000)
+        peer.answer()
+        with held(server):
+            peer.get("/park")
+            for _ in range(3):
+                peer.post("/echo", b"z" * 20_000)
+        eventually(lambda: server.server.in_flight == 1, "the parked request")
         server.app.release.set()
-        assert [peer.answer().body for _ in range(4)] == [b"released", b"ok", b"ok", b"z" * 30_000]
+        assert [peer.answer().body for _ in range(4)] == [b"released", *[b"z" * 20_000] * 3]
+
+
+def test_records_are_decrypted_no_faster_than_requests_are_answered(material: Material, mount: Mount) -> None:
+    with secured(mount.files) as server, TlsPeer(server.port, Trust(material)) as peer:
+        peer.get("/ok")
+        peer.answer()
+        with held(server):
+            peer.get("/park")
+            for _ in range(20):
+                peer.get("/ok")
+        eventually(lambda: server.server.in_flight == 1, "the parked request")
+        server.app.release.set()
+        assert [peer.answer().status for _ in range(21)] == [201] + [200] * 20
 
 
 # ---- misunderstandings
@@ -618,6 +646,15 @@ def test_clients_without_a_trusted_certificate_are_not_heard(
     assert texts(caplog, "discovery.http.peers") == [
         "a TLS handshake failed: peer did not return a certificate (1 since the start)"
     ]
+
+
+def test_a_client_that_sends_on_still_reads_why_it_is_refused(material: Material, mount: Mount) -> None:
+    """To TLS 1.3 the handshake is over before the certificate is looked at; a reset would destroy the alert."""
+    with demanding(material, mount) as server, TlsPeer(server.port, Trust(material)) as peer:
+        peer.post("/echo", b"z" * 300_000)
+        with pytest.raises(ssl.SSLError, match="certificate required"):
+            peer.answer()
+        assert server.app.started == []
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
