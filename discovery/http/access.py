@@ -40,6 +40,7 @@ class Guard:
         self._file = file
         self._waiting: dict[asyncio.Future[None], Identity] = {}
         file.on_renewal(self._renewed)
+        log.log(_level(file.value), "requests need a token: %d valid", len(file.value))
 
     def around(self, app: App) -> App:
         """The app, for those who may ask it."""
@@ -106,11 +107,16 @@ class Guard:
             await refuse(send, _unauthorized("The token was revoked.", error="invalid_token"))
 
     def _renewed(self, before: Identities, after: Identities) -> None:
-        log.info("the tokens were renewed: %s", tokens.changes(before, after))
+        log.log(_level(after), "the tokens were renewed: %s", tokens.changes(before, after))
         for revoked, identity in self._waiting.items():
             still = after.get(identity.digest)
             if (still is None or not still.may_read) and not revoked.done():
                 revoked.set_result(None)
+
+
+def _level(identities: Identities) -> int:
+    """Where no token is valid everybody is refused: that may be meant, and had better be seen."""
+    return logging.INFO if identities else logging.WARNING
 
 
 def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes | None, bool]:

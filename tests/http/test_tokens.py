@@ -1,6 +1,7 @@
 """Tokens in front of the whole app: every route with every scope, and what becomes of those who wait."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 
-from discovery.http import api
+from discovery.http import access, api
 from discovery.http.access import OPEN_PATHS, STREAMS, Guard
 from discovery.http.openapi import document
 from discovery.http.token_file import read_tokens
@@ -457,6 +458,19 @@ def test_those_who_leave_or_end_by_themselves_are_forgotten(waiting: Guarded) ->
     assert poll.answer().status == 304
     assert waiting.guard._waiting == {}
     waiting.renew()
+
+
+def test_the_log_says_how_many_tokens_are_valid_and_warns_of_none(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, access.__name__)
+    file: Any = File(entry("a secret", "read", name="reader"))
+    Guard(file)
+    file.renew(entry("another", "read", name="scraper"))
+    file.renew()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "requests need a token: 1 valid"),
+        ("INFO", "the tokens were renewed: 1 valid; new: scraper; gone: reader"),
+        ("WARNING", "the tokens were renewed: 0 valid; gone: scraper"),
+    ]
 
 
 def test_streams_end_at_shutdown_as_without_tokens(waiting: Guarded) -> None:
