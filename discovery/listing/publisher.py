@@ -13,7 +13,7 @@ from typing import Generic
 
 from discovery.listing.journal import Round
 from discovery.listing.selection import Everything, Filtered, Selection
-from discovery.listing.snapshot import EVERYTHING, Entry, Filter, Fragment, Key
+from discovery.listing.snapshot import EVERYTHING, Entry, Filter, Fragment, Key, seen_alike
 
 MAX_PAUSE_SECS = 0.1
 PAUSE_PER_COST = 4
@@ -33,7 +33,7 @@ class Publisher(Generic[Entry]):
         self._complete = False
         self._complete_until = 0.0
         self._everything: Everything[Entry] = Everything(collection)
-        self._selections: OrderedDict[Filter, Selection[Entry]] = OrderedDict()
+        self._selections: OrderedDict[Filter, Filtered[Entry]] = OrderedDict()
         self._flush_handle: asyncio.Handle | None = None
         self._complete_handle: asyncio.Handle | None = None
         self._next_flush = 0.0
@@ -65,8 +65,8 @@ class Publisher(Generic[Entry]):
         """Take changes and completeness; ``complete_until`` is the clock's time after which it may not be claimed."""
         for key, fragment in changes:
             old = self._everything.take(key, fragment)
-            for selection in self._selections.values():
-                selection.apply(key, old, fragment)
+            if self._selections and old is not fragment:
+                self._follow(key, old, fragment)
         self._set_complete(complete and self._clock() < complete_until)
         if not self.ready:
             self.ready = True
@@ -89,6 +89,11 @@ class Publisher(Generic[Entry]):
     def _all(self) -> Iterator[Selection[Entry]]:
         yield self._everything
         yield from self._selections.values()
+
+    def _follow(self, key: Key, old: Fragment[Entry] | None, new: Fragment[Entry] | None) -> None:
+        alike = old is not None and new is not None and seen_alike(old.entry, new.entry)
+        for selection in self._selections.values():
+            selection.follow(key, old, new, seen_alike=alike)
 
     def _forget_idle(self) -> None:
         """Keep those that were read last, up to a number and up to a size; the one just made stays in any case."""

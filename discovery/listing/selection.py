@@ -17,6 +17,8 @@ from discovery.listing.snapshot import Entry, Fragment, Key
 
 SHARED_WRITE_BYTES = 256 << 10
 GZIP_INLINE_BYTES = 32 << 10
+LONG_BYTES = 1 << 20
+"""A filtered list above this is put together for each reader as it reads: there are more filters than memory."""
 MOVES_KEPT = 64
 """At least so many changes are put into an order that is there; of a longer list a sixteenth."""
 
@@ -39,7 +41,6 @@ class Selection(Generic[Entry]):
 
     def __init__(self, collection: str, complete: bool) -> None:
         self._collection = collection
-        self._matches: Callable[[Entry], bool] | None = None
         self.complete = complete
         self.subscribers: set[Subscriber] = set()
         self.readers = 0
@@ -86,6 +87,15 @@ class Selection(Generic[Entry]):
         return self._pieces
 
     @property
+    def is_long(self) -> bool:
+        """Whether ``parts()`` have to be taken instead of ``pieces()``, whose bytes nothing else would share."""
+        return False
+
+    def parts(self) -> list[bytes]:
+        """The list as JSON, as the very bytes of its listings and what stands between them."""
+        return snapshot.body_parts(self._collection, self.complete, self._ordered())
+
+    @property
     def length(self) -> int:
         """How many bytes the list as JSON has."""
         self.pieces()
@@ -101,7 +111,8 @@ class Selection(Generic[Entry]):
     async def gzipped(self) -> bytes:
         """The body as gzip, made once per change and off the event loop where it is long."""
         if self._gzip is None or self._gzip[0] != self.token:
-            pieces, future = self.pieces(), asyncio.get_running_loop().create_future()
+            pieces = self.parts() if self.is_long else self.pieces()
+            future = asyncio.get_running_loop().create_future()
             self._gzip = (self.token, future)
             if len(pieces) == 1 and len(pieces[0]) <= GZIP_INLINE_BYTES:
                 future.set_result(_gzip(pieces))
@@ -111,10 +122,7 @@ class Selection(Generic[Entry]):
         return await asyncio.shield(self._gzip[1])
 
     def apply(self, key: Key, old: Fragment[Entry] | None, new: Fragment[Entry] | None) -> None:
-        """Take one change of the whole list."""
-        if self._matches is not None:
-            old = old if old is not None and self._matches(old.entry) else None
-            new = new if new is not None and self._matches(new.entry) else None
+        """Take one change of what this selection sees."""
         if old is new or (old is not None and new is not None and old.digest == new.digest):
             return
         self._changed = True
@@ -262,16 +270,27 @@ class Filtered(Selection[Entry]):
     def __init__(self, whole: Everything[Entry], collection: str, matches: Callable[[Entry], bool]) -> None:
         super().__init__(collection, whole.complete)
         self._whole: Everything[Entry] = whole
-        self._matches = matches
-        self._admits: Callable[[Entry], bool] = matches
+        self._matches: Callable[[Entry], bool] = matches
         for fragment in whole.members.values():
             if matches(fragment.entry):
                 self._weigh(None, fragment)
         self._token = None
         self.forget_past()
 
+    def follow(self, key: Key, old: Fragment[Entry] | None, new: Fragment[Entry] | None, *, seen_alike: bool) -> None:
+        """Take one change of the whole list; ``seen_alike`` says that every filter sees both of it or neither."""
+        sees_new = new is not None and self._matches(new.entry)
+        sees_old = sees_new if seen_alike else old is not None and self._matches(old.entry)
+        if sees_old or sees_new:
+            self.apply(key, old if sees_old else None, new if sees_new else None)
+
+    @property
+    def is_long(self) -> bool:
+        """Others may have a filter of their own each, and all of them read slowly."""
+        return self._bytes > LONG_BYTES
+
     def _sorted(self) -> Iterable[Fragment[Entry]]:
-        return (fragment for fragment in self._whole.in_order() if self._admits(fragment.entry))
+        return (fragment for fragment in self._whole.in_order() if self._matches(fragment.entry))
 
 
 def _event_pieces(lead: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -76,6 +76,13 @@ class Filter(msgspec.Struct, frozen=True):
 EVERYTHING = Filter()
 
 
+def seen_alike(old: object, new: object) -> bool:
+    """Whether every filter sees both listings of one key or neither: what filters look at is the same."""
+    if not isinstance(old, Listing) or not isinstance(new, Listing):
+        return False
+    return (old.model, old.location.region, old.capabilities) == (new.model, new.location.region, new.capabilities)
+
+
 def digest_sum(total: int, removed: int, added: int) -> int:
     """The running sum after one listing was replaced; zero stands for no listing."""
     return (total - removed + added) % _DIGEST_RANGE
@@ -101,12 +108,40 @@ def body(collection: str, complete: bool, listings: Iterable[bytes]) -> bytes:
 def body_pieces(collection: str, complete: bool, parts: Iterable[bytes]) -> Iterator[bytes]:
     """The same JSON, as long as it is made of such parts: a piece for each of them."""
     held = b""
-    before = b'{"complete":%s,"%s":[' % (b"true" if complete else b"false", collection.encode())
+    before = _opening(collection, complete)
     for part in parts:
         if held:
             yield held
         held, before = before + part if before else part, b""
     yield held[:-1] + b"]}" if held else before + b"]}"
+
+
+def body_parts(collection: str, complete: bool, fragments: Iterable[Fragment[Entry]]) -> list[bytes]:
+    """The same JSON as the very bytes of its listings and what stands between them: nothing of it is a copy."""
+    parts: list[bytes] = [_opening(collection, complete)]
+    for fragment in fragments:
+        parts += (fragment.body, b",")
+    if len(parts) > 1:
+        parts.pop()
+    return [*parts, b"]}"]
+
+
+def in_batches(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Put together when they are taken, some at a time."""
+    batch: list[bytes] = []
+    size = 0
+    for part in parts:
+        batch.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            yield b"".join(batch)
+            batch, size = [], 0
+    if batch:
+        yield b"".join(batch)
+
+
+def _opening(collection: str, complete: bool) -> bytes:
+    return b'{"complete":%s,"%s":[' % (b"true" if complete else b"false", collection.encode())
 
 
 def put_frame(fragment: Fragment[Entry]) -> bytes:

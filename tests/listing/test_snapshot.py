@@ -154,6 +154,34 @@ def test_filters_combine_as_and_of_fields_and_or_of_values(listed: Listing, want
     assert only(**wanted).matches(listed) == all(alone)
 
 
+FIELDS = {
+    "model": st.sets(st.sampled_from(["m", "n"])),
+    "cluster_id": st.sets(st.sampled_from(["c1", "c2"])),
+    "capability": st.sets(st.sampled_from(["chat", "tools", "vision"])),
+    "region": st.sets(st.sampled_from(["eu", "us"])),
+}
+
+
+@given(listings, listings, st.lists(st.fixed_dictionaries({}, optional=FIELDS), min_size=5, max_size=5))
+def test_listings_of_a_pool_that_are_seen_alike_are_so_by_every_filter(
+    old: Listing, new: Listing, wanted: list[dict[str, set[str]]]
+) -> None:
+    if old.key == new.key and snapshot.seen_alike(old, new):
+        assert all(only(**fields).matches(old) == only(**fields).matches(new) for fields in wanted)
+
+
+def test_what_filters_do_not_look_at_leaves_a_listing_seen_alike() -> None:
+    capabilities, location = ["chat"], {"region": "eu"}
+    seen = pool("p1", capabilities=capabilities, location=location)
+    assert snapshot.seen_alike(
+        seen, pool("p1", capabilities=capabilities, location={"region": "eu", "zone": "z"}, instance_id="i")
+    )
+    for change in ({"model": "n"}, {"capabilities": []}, {"location": {"region": "us"}}, {"location": {}}):
+        other = pool("p1", **({"capabilities": capabilities, "location": location} | change))
+        assert not snapshot.seen_alike(seen, other)
+    assert not snapshot.seen_alike(Router("r", "http://a"), Router("r", "http://a"))
+
+
 # ---- the whole list
 
 
