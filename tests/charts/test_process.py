@@ -1,8 +1,10 @@
 """Render, then run: the program serves with exactly the words, variables and files of a rendered pod."""
 
+import contextlib
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from tests.charts.program import Program, program_of
 from tests.charts.rendered import Chart, Rendered
 from tests.live.redis_server import RedisServer
 from tests.live.signs import await_sign, free_port
+from tests.mcs.certificates import Authority
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(90)]
 
@@ -111,3 +114,43 @@ def test_the_program_serves_with_what_is_rendered(chart: Chart, redis: RedisServ
     assert all(json.loads(line) for line in lines), "logFormat json is the chart's default"
     assert not [line for line in lines if "unknown" in line]
     assert redis.database(3).keys("{of-the-chart}:*")
+
+
+def get_securely(port: int, context: ssl.SSLContext) -> int:
+    """The status of the lists by https; 0 where the handshake is refused."""
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=context)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", "/pools")
+            return connection.getresponse().status
+        except (ssl.SSLError, ConnectionError):
+            return 0
+
+
+def test_with_certificates_for_clients_probes_ask_the_other_port(chart: Chart, tmp_path: Path) -> None:
+    """Certificate, key and client CA from Secrets as they are mounted."""
+    authority = Authority(tmp_path, "ours")
+    (certificate, key), client = authority.sign("server"), authority.sign("client")
+    rendered = chart.render(
+        {
+            "listen": {"port": free_port()},
+            "healthListen": {"port": free_port()},
+            "replicaCount": 1,
+            "registrationStorage": "memory",
+            "tls": {"enabled": True, "existingSecret": "discovery-tls", "clientCaSecret": "clients"},
+            "config": {"drainDelaySecs": 0},
+        }
+    )
+    secrets = {
+        "discovery-tls": {"tls.crt": certificate.read_text(), "tls.key": key.read_text()},
+        "clients": {"ca.crt": authority.certificate.read_text()},
+    }
+    log = tmp_path / "log"
+    with running(program_of(rendered, tmp_path / "pod", secrets), log):
+        await_sign(lambda: probed(rendered, "readinessProbe") == 200, 30, f"ready; {log.read_text()}")
+        assert probed(rendered, "livenessProbe") == probed(rendered, "startupProbe") == 200
+        nobody = ssl.create_default_context(cafile=str(authority.certificate))
+        known = ssl.create_default_context(cafile=str(authority.certificate))
+        known.load_cert_chain(*client)
+        assert get_securely(port_of(rendered, "http"), nobody) == 0
+        await_sign(lambda: get_securely(port_of(rendered, "http"), known) == 200, 30, "the list")
