@@ -43,6 +43,14 @@ async def answer_in_pieces(send: Send, status: int, headers: Headers, pieces: li
     await send({"type": "http.response.body", "pieces": pieces})
 
 
+async def answer_by_and_by(send: Send, status: int, headers: Headers, pieces: Iterable[bytes]) -> None:
+    """The same with pieces that are made when there is room for them: a slow reader holds one of them."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    for piece in pieces:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
 async def answer_as_is(send: Send, status: int, headers: Headers, body: bytes = b"") -> None:
     """One whole answer whose headers are what they have to be: ready ones, or those of an answer without a body."""
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -22,6 +22,7 @@ from discovery.http.answers import (
     Send,
     answer,
     answer_as_is,
+    answer_by_and_by,
     answer_in_pieces,
     encode_json,
 )
@@ -42,7 +43,7 @@ from discovery.http.streams import Streams
 from discovery.listing.explain import Explanation
 from discovery.listing.publisher import Publisher
 from discovery.listing.selection import Selection
-from discovery.listing.snapshot import Filter
+from discovery.listing.snapshot import Filter, in_batches
 from discovery.metrics import Counters
 from discovery.model import Accepted, Listing, Number, PoolKey, Router
 from discovery.stores.replica import Replica
@@ -108,15 +109,19 @@ class PublishedList:
                 await answer_as_is(send, 304, [*self._heads.of(selection.token), *applied])
                 return
         token = selection.token
-        pieces, length = selection.pieces(), selection.length
+        by_and_by = selection.is_long
+        pieces = selection.parts() if by_and_by else selection.pieces()
+        length = sum(map(len, pieces)) if by_and_by else selection.length
         gzip = encoding is not None and length >= _MIN_GZIP_BYTES and takes_gzip(encoding)
         if gzip:
             body = await selection.gzipped()
-            pieces, length = [body], len(body)
+            pieces, length, by_and_by = [body], len(body), False
         headers: Headers = self._heads.of(token, length, gzip=gzip)
         if applied:
             headers = [*headers, *applied]
-        if len(pieces) == 1:
+        if by_and_by:
+            await answer_by_and_by(send, 200, headers, in_batches(pieces))
+        elif len(pieces) == 1:
             await answer_as_is(send, 200, headers, pieces[0])
         else:
             await answer_in_pieces(send, 200, headers, pieces)
