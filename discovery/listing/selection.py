@@ -41,7 +41,6 @@ class Selection(Generic[Entry]):
 
     def __init__(self, collection: str, complete: bool) -> None:
         self._collection = collection
-        self._matches: Callable[[Entry], bool] | None = None
         self.complete = complete
         self.subscribers: set[Subscriber] = set()
         self.readers = 0
@@ -123,10 +122,7 @@ class Selection(Generic[Entry]):
         return await asyncio.shield(self._gzip[1])
 
     def apply(self, key: Key, old: Fragment[Entry] | None, new: Fragment[Entry] | None) -> None:
-        """Take one change of the whole list."""
-        if self._matches is not None:
-            old = old if old is not None and self._matches(old.entry) else None
-            new = new if new is not None and self._matches(new.entry) else None
+        """Take one change of what this selection sees."""
         if old is new or (old is not None and new is not None and old.digest == new.digest):
             return
         self._changed = True
@@ -274,13 +270,19 @@ class Filtered(Selection[Entry]):
     def __init__(self, whole: Everything[Entry], collection: str, matches: Callable[[Entry], bool]) -> None:
         super().__init__(collection, whole.complete)
         self._whole: Everything[Entry] = whole
-        self._matches = matches
-        self._admits: Callable[[Entry], bool] = matches
+        self._matches: Callable[[Entry], bool] = matches
         for fragment in whole.members.values():
             if matches(fragment.entry):
                 self._weigh(None, fragment)
         self._token = None
         self.forget_past()
+
+    def follow(self, key: Key, old: Fragment[Entry] | None, new: Fragment[Entry] | None, *, seen_alike: bool) -> None:
+        """Take one change of the whole list; ``seen_alike`` says that every filter sees both of it or neither."""
+        sees_new = new is not None and self._matches(new.entry)
+        sees_old = sees_new if seen_alike else old is not None and self._matches(old.entry)
+        if sees_old or sees_new:
+            self.apply(key, old if sees_old else None, new if sees_new else None)
 
     @property
     def is_long(self) -> bool:
@@ -288,7 +290,7 @@ class Filtered(Selection[Entry]):
         return self._bytes > LONG_BYTES
 
     def _sorted(self) -> Iterable[Fragment[Entry]]:
-        return (fragment for fragment in self._whole.in_order() if self._admits(fragment.entry))
+        return (fragment for fragment in self._whole.in_order() if self._matches(fragment.entry))
 
 
 def _event_pieces(lead: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:

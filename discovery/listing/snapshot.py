@@ -76,6 +76,13 @@ class Filter(msgspec.Struct, frozen=True):
 EVERYTHING = Filter()
 
 
+def seen_alike(old: object, new: object) -> bool:
+    """Whether every filter sees both listings of one key or neither: what filters look at is the same."""
+    if not isinstance(old, Listing) or not isinstance(new, Listing):
+        return False
+    return (old.model, old.location.region, old.capabilities) == (new.model, new.location.region, new.capabilities)
+
+
 def digest_sum(total: int, removed: int, added: int) -> int:
     """The running sum after one listing was replaced; zero stands for no listing."""
     return (total - removed + added) % _DIGEST_RANGE
