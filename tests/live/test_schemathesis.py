@@ -14,11 +14,14 @@ import pytest
 
 from tests.live.conftest import MakeReplica
 from tests.live.redis_server import RedisServer
+from tests.live.replica import Replica
 from tests.live.signs import await_sign
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 
 RULES = Path(__file__).parent / "schemathesis"
+# Said by a replica on a machine that gave it no time: some of its answers are 503 then, rightly.
+STOOD_STILL = "the store has not confirmed its revision"
 
 
 @pytest.fixture
@@ -39,20 +42,28 @@ def test_generated_requests_are_answered_as_the_document_says(
     replica.start()
     await_sign(lambda: replica.pools().complete, 10, "a complete list")
     pid = replica.pid
-    run = subprocess.run(
+    for _ in range(3):
+        before = len(replica.log)
+        run = generated_requests(replica, tmp_path)
+        if run.returncode == 0 or STOOD_STILL not in replica.log[before:]:
+            break
+    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-3_000:]
+    assert "Tested: 23" in run.stdout, run.stdout[-3_000:]
+    assert replica.says("/healthz", 200)
+    assert replica.pid == pid
+    assert "Traceback" not in replica.log
+
+
+def generated_requests(replica: Replica, directory: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
         [
             *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(RULES / "schemathesis.toml")),
             *("run", f"{replica.url}/openapi.json", "--checks", "all", "--no-color"),
         ],
         capture_output=True,
         text=True,
-        timeout=150,
-        cwd=tmp_path,
+        timeout=60,
+        cwd=directory,
         env={**os.environ, "SCHEMATHESIS_HOOKS": str(RULES / "hooks.py")},
         check=False,
     )
-    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-3_000:]
-    assert "Tested: 23" in run.stdout, run.stdout[-3_000:]
-    assert replica.says("/healthz", 200)
-    assert replica.pid == pid
-    assert "Traceback" not in replica.log
