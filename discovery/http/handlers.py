@@ -27,6 +27,7 @@ from discovery.http.answers import (
     encode_json,
 )
 from discovery.http.heads import ReadyHeaders
+from discovery.http.own_answers import OwnAnswers
 from discovery.http.requests import (
     asked_wait,
     check_content_type,
@@ -230,6 +231,7 @@ class Registrations:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._answers = OwnAnswers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What is registered, as it is stored, with what is left of each lease."""
@@ -243,7 +245,7 @@ class Registrations:
         ]
         reason = replica.incomplete()
         body = encode_json({"complete": reason is None, "reason": reason, "registrations": entries})
-        await answer(send, 200, [JSON, NO_CACHE], body)
+        await self._answers.give(send, [JSON, NO_CACHE], body)
 
 
 class Status:
@@ -251,6 +253,7 @@ class Status:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._answers = OwnAnswers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What this replica is and does."""
@@ -259,7 +262,7 @@ class Status:
         if asked is not None:
             keys = None if "*" in asked else [key_in_query(path) for path in asked]
             status["explained"] = self._service.explain(keys, self._service.replica.incomplete())
-        await answer(send, 200, [JSON, NO_CACHE], encode_json(status))
+        await self._answers.give(send, [JSON, NO_CACHE], encode_json(status))
 
 
 def _etag(token: str) -> tuple[bytes, bytes]:

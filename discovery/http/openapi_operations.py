@@ -186,7 +186,7 @@ def list_registrations() -> Part:
         "description": "What this replica knows of the store, for people. Routers read `/pools`.",
         "responses": {
             "200": _json("The registrations.", "RegistrationList", example, "Cache-Control"),
-            **errors(Unavailable="The store has not been read yet."),
+            **errors(Unavailable="The store has not been read yet, or slow readers hold too much of what was made for them."),
         },
     }
 
@@ -248,7 +248,10 @@ def get_status() -> Part:
         "parameters": [reference("parameters", "pool")],
         "responses": {
             "200": _json("The state.", "Status", None, "Cache-Control"),
-            **errors(BadRequest="An unknown query parameter, a `pool` that names none, or no HTTP."),
+            **errors(
+                BadRequest="An unknown query parameter, a `pool` that names none, or no HTTP.",
+                Unavailable="Slow readers have not taken the long answers yet that were made for them.",
+            ),
         },
     }
 

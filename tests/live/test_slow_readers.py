@@ -34,12 +34,12 @@ def ask(replica: Replica) -> Iterator[Ask]:
     """Ask for a list and take nothing of it yet; the kernel takes a little for whoever asked."""
     with contextlib.ExitStack() as stack:
 
-        def asking(query: str = "") -> socket.socket:
+        def asking(query: str = "", path: str = "/pools") -> socket.socket:
             connection = stack.enter_context(socket.socket())
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
             connection.settimeout(20)
             connection.connect(("127.0.0.1", replica.port))
-            connection.sendall(f"GET /pools{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+            connection.sendall(f"GET {path}{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
             return connection
 
         yield asking
@@ -81,3 +81,16 @@ def test_readers_of_long_lists_hold_no_copy_though_each_has_a_filter_of_its_own(
     head, _, body = received.partition(b"\r\n\r\n")
     assert everything.headers["etag"].encode() in head
     assert body == everything.body, "a slow reader gets what it asked for, whole and as it was"
+
+
+def test_what_is_made_for_each_reader_alone_is_bounded_and_refused_beyond(replica: Replica, ask: Ask) -> None:
+    before = replica.rss
+    readers = [ask(path="/registrations") for _ in range(40)]
+    refused = [reader for reader in readers if reader.recv(100, socket.MSG_PEEK).startswith(b"HTTP/1.1 503")]
+    assert len(readers) - len(refused) in range(4, 7), "64 MB in all"
+    assert replica.rss - before < 160 * MIB
+    assert replica.get("/status").status == 200
+    assert replica.get("/pools").status == 200
+    for reader in readers:
+        reader.close()
+    await_sign(lambda: replica.get("/registrations").status == 200, 10, "there is room again")
