@@ -186,7 +186,9 @@ def list_registrations() -> Part:
         "description": "What this replica knows of the store, for people. Routers read `/pools`.",
         "responses": {
             "200": _json("The registrations.", "RegistrationList", example, "Cache-Control"),
-            **errors(Unavailable="The store has not been read yet, or slow readers hold too much of what was made for them."),
+            **errors(
+                Unavailable="The store has not been read yet, or slow readers hold too much of what was made for them."
+            ),
         },
     }
 
