@@ -6,8 +6,7 @@ a refused body, part by part, so that one wrong type hides no other fault. Both 
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sized
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -21,18 +20,58 @@ Look = Callable[[Any, str], Iterator[Fault]]
 MAX_RELAYS = 64
 MAX_FRONTENDS = 1024
 MAX_METADATA = 64
-REMEMBERED = 65_536
-REMEMBERED_CHARACTERS = 256
 
 _encode = msgspec.json.Encoder().encode
 _control_character = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
+_not_plain = re.compile(r"[^A-Za-z0-9_.~/-]").search
+_plain_urls = re.compile(
+    r"(?:https?://[A-Za-z0-9.-]++(?::(?:[1-9][0-9]{0,3}|[1-5][0-9]{4})(?![0-9]))?+(?:\n(?!\Z)|\Z))*+"
+).fullmatch
 _url = re.compile(
     r"[hH][tT][tT][pP][sS]?://(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|[^\s\x00-\x20\x7f-\x9f/?#@:\[\]\\<>\"^`{|}%]+)"
     r"(?::(?P<port>[0-9]{1,5}))?(?:[/?#][^\s\x00-\x20\x7f-\x9f]*)?",
 ).fullmatch
 
 
-# ---- rules beyond types; what most heartbeats repeat is judged once and remembered
+# ---- what is plainly sound, as nearly every registration is; to all else the rules below are put
+
+
+def is_plainly_sound(registration: Registration) -> bool:
+    """True only where ``rule_faults`` finds nothing; false where that has to be looked at more closely."""
+    parts = (registration.cluster_id, registration.namespace, registration.dgd_name)
+    location = registration.location
+    return (
+        is_plain_key(parts, "/".join(parts))
+        and 1 <= len(registration.model) <= 512
+        and len(registration.relays) <= MAX_RELAYS
+        and len(registration.frontends) <= MAX_FRONTENDS
+        and len(registration.metadata) <= MAX_METADATA
+        and _are_plain_urls(registration.relays + registration.frontends)
+        and _is_plain_capacity(registration.capacity)
+        and (location.latitude is None or -90 <= location.latitude <= 90)
+        and (location.longitude is None or -180 <= location.longitude <= 180)
+    )
+
+
+def is_plain_key(parts: Sequence[str], path: str) -> bool:
+    """Whether three parts of a key, also given as a path, are beyond doubt."""
+    if len(path) > 253 or "" in parts or "." in parts or ".." in parts:
+        return False
+    return _not_plain(path) is None and path.count("/") == 2
+
+
+def _are_plain_urls(urls: tuple[str, ...]) -> bool:
+    text = "\n".join(urls)
+    return not urls or (text.count("\n") == len(urls) - 1 and _plain_urls(text) is not None)
+
+
+def _is_plain_capacity(capacity: tuple[Capacity, ...]) -> bool:
+    if any(not 0 <= value.quantity <= 1e300 for value in capacity):
+        return False
+    return len(capacity) < 2 or len({value.resource for value in capacity}) == len(capacity)
+
+
+# ---- rules beyond types
 
 
 def identifier_fault(value: str) -> str | None:
@@ -42,7 +81,6 @@ def identifier_fault(value: str) -> str | None:
     return _character_fault(value)
 
 
-@lru_cache(maxsize=REMEMBERED)
 def _character_fault(value: str) -> str | None:
     if _control_character(value):
         return "must not contain control characters"
@@ -52,11 +90,6 @@ def _character_fault(value: str) -> str | None:
 
 
 def _url_fault(value: str) -> str | None:
-    # What is long is judged anew each time: remembered, it would be a sender's way to our memory.
-    return _remembered_url_fault(value) if len(value) <= REMEMBERED_CHARACTERS else _judge_url(value)
-
-
-def _judge_url(value: str) -> str | None:
     match = _url(value)
     if match is None:
         authority = re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]
@@ -71,9 +104,6 @@ def _judge_url(value: str) -> str | None:
         except ValueError:
             return "has a host in brackets that is no IPv6 address"
     return None
-
-
-_remembered_url_fault = lru_cache(maxsize=REMEMBERED)(_judge_url)
 
 
 def _identifier_faults(value: str, path: str) -> Iterator[Fault]:

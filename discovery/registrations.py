@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
+from operator import lt
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -15,7 +16,7 @@ import msgspec
 
 from discovery.errors import Fault, Rejected
 from discovery.model import NOWHERE, Capacity, Listing, Location, PoolKey, Registration
-from discovery.registration_rules import all_faults, identifier_fault, rule_faults
+from discovery.registration_rules import all_faults, identifier_fault, is_plain_key, is_plainly_sound, rule_faults
 
 MAX_NESTING = 100
 MAX_NUMBER_DIGITS = 4300
@@ -24,8 +25,9 @@ REMEMBERED_SECS = 60.0
 """Whoever says the same less often costs little: that it is read anew each time does not matter."""
 
 _decode = msgspec.json.Decoder(Registration).decode
-_encode = msgspec.json.Encoder().encode
-_plain_path = re.compile(r"(?:[A-Za-z0-9_.~-]{1,253}(?:/|$)){3}(?<!/)").fullmatch
+_encode_into = msgspec.json.Encoder().encode_into
+_scratch = bytearray()
+_not_plain = re.compile(r"[^A-Za-z0-9_.~/-]").search
 _plain_part = re.compile(r"[A-Za-z0-9_.~-]+").fullmatch
 # Both take a body in one pass whatever it holds: only the first digit of a number can begin a match, and a string that
 # nobody closes reaches to the end, or each of its quotes would be tried as the beginning of another.
@@ -44,7 +46,7 @@ def parse(body: bytes) -> Registration:
         registration = _decode(body)
     except (msgspec.DecodeError, RecursionError, ValueError):
         raise _why(body) from None
-    if next(rule_faults(registration), None) is not None:
+    if not is_plainly_sound(registration) and next(rule_faults(registration), None) is not None:
         raise _why(body)
     return canonical(registration)
 
@@ -106,7 +108,6 @@ def canonical(registration: Registration) -> Registration:
         location = Location(
             location.region, location.zone, _plain_number(location.latitude), _plain_number(location.longitude)
         )
-    capacity = registration.capacity
     return Registration(
         registration.cluster_id,
         registration.namespace,
@@ -115,9 +116,7 @@ def canonical(registration: Registration) -> Registration:
         _as_set(registration.relays),
         _as_set(registration.frontends),
         _as_set(registration.capabilities),
-        tuple(sorted((Capacity(c.resource, _plain_number(c.quantity), c.unit) for c in capacity), key=_resource))
-        if capacity
-        else (),
+        _plain_capacity(registration.capacity),
         location,
         registration.instance_id,
         dict(sorted(registration.metadata.items())) if registration.metadata else {},
@@ -126,7 +125,8 @@ def canonical(registration: Registration) -> Registration:
 
 def encode(registration: Registration) -> bytes:
     """The stored bytes of a canonical registration: known fields in order, defaults left out."""
-    return _encode(registration)
+    _encode_into(registration, _scratch)
+    return bytes(_scratch)  # what an encoder gives out itself keeps up to half as much again behind its end
 
 
 def decode(stored: bytes) -> Registration:
@@ -161,20 +161,23 @@ def listing(
     )
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def key_path(key: PoolKey) -> str:
     """``cluster_id/namespace/dgd_name`` with each part percent-encoded where needed.
 
     Reversible; the form in keys and URLs.
     """
-    return "/".join(part if _plain_part(part) else quote(part, safe="") for part in key)
+    path = "/".join(key)
+    if path.count("/") == 2 and not _not_plain(path):  # as nearly every one
+        return path
+    return "/".join([part if _plain_part(part) else quote(part, safe="") for part in key])
 
 
 def key_from_path(path: str) -> PoolKey:
     """The inverse of ``key_path``; ``ValueError`` with the reason where the path names no pool."""
     parts = path.split("/")
-    if _plain_path(path) and "." not in parts and ".." not in parts:
-        return PoolKey(*parts)  # as nearly every one: nothing to decode, and nothing else that could be wrong
+    if len(parts) == 3 and is_plain_key(parts, path):
+        return PoolKey(*parts)  # as nearly every one: nothing to decode
     if len(parts) != 3:
         raise ValueError("a pool is named by cluster_id/namespace/dgd_name")
     try:
@@ -191,7 +194,13 @@ def key_from_path(path: str) -> PoolKey:
 
 
 def _as_set(values: tuple[str, ...]) -> tuple[str, ...]:
-    return values if len(values) < 2 else tuple(sorted(set(values)))
+    return values if len(values) < 2 or all(map(lt, values, values[1:])) else tuple(sorted(set(values)))
+
+
+def _plain_capacity(capacity: tuple[Capacity, ...]) -> tuple[Capacity, ...]:
+    if all(type(c.quantity) is int and c.quantity <= 2**53 for c in capacity):
+        return capacity if len(capacity) < 2 else tuple(sorted(capacity, key=_resource))
+    return tuple(sorted((Capacity(c.resource, _plain_number(c.quantity), c.unit) for c in capacity), key=_resource))
 
 
 def _resource(capacity: Capacity) -> str:

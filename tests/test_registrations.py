@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from discovery import registrations
 from discovery.errors import Rejected
 from discovery.model import Capacity, Location, PoolKey, Registration
-from discovery.registration_rules import REMEMBERED_CHARACTERS, _remembered_url_fault
+from discovery.registration_rules import is_plain_key, is_plainly_sound, rule_faults
 
 MINIMAL = {"cluster_id": "c1", "namespace": "n1", "dgd_name": "p1", "model": "m"}
 URL = "http://10.0.3.7:5561"
@@ -569,12 +569,35 @@ def test_no_body_holds_the_process_up(raw: bytes) -> None:
     assert time.process_time() - begun < 0.2
 
 
-def test_long_values_are_not_remembered() -> None:
-    """What is judged once and remembered is short: else a sender of ever new long addresses fills the memory."""
-    before = _remembered_url_fault.cache_info().currsize
-    long = ["http://long.example/" + "a" * REMEMBERED_CHARACTERS + str(number) for number in range(50)]
-    registrations.parse(body(relays=long, frontends=long))
-    assert _remembered_url_fault.cache_info().currsize == before
+_doubtful = st.sampled_from(["", ".", "..", "a", "a/b", "p-1", "a\n", " a", "x" * 253, "x" * 254, "ü"])
+_addresses = st.from_regex(r"(https?://[a-z0-9.-]{0,3}(:[0-9]{0,6})?[\n/?#@ ]?){0,2}", fullmatch=True)
+_quantities = st.one_of(st.integers(-2, 2), st.floats(), st.integers(10**299, 10**310))
+
+
+@given(
+    st.builds(
+        Registration,
+        *([_doubtful] * 3),
+        model=st.sampled_from(["", "m", "m" * 512, "m" * 513]),
+        relays=st.lists(_addresses, max_size=3).map(tuple) | st.just((URL,) * 65),
+        frontends=st.lists(_addresses, max_size=3).map(tuple) | st.just((URL,) * 1025),
+        capacity=st.lists(st.builds(Capacity, st.sampled_from("ab"), _quantities), max_size=2).map(tuple),
+        location=st.builds(Location, latitude=st.none() | st.floats(), longitude=st.none() | st.floats(-200, 200)),
+        metadata=st.just({}) | st.just({str(number): "" for number in range(65)}),
+    )
+)
+@settings(max_examples=500)
+def test_what_is_taken_as_plainly_sound_breaks_no_rule(registration: Registration) -> None:
+    assert not is_plainly_sound(registration) or not list(rule_faults(registration))
+
+
+def test_what_nearly_every_relay_sends_is_plainly_sound() -> None:
+    """Else each heartbeat would be judged the long way."""
+    usual = body(
+        relays=[URL, "https://relay.example.com"], frontends=[URL], capacity=[{"resource": "g", "quantity": 0.5}]
+    )
+    assert is_plainly_sound(registrations.parse(usual))
+    assert is_plain_key(("c-1", "n_1", "p.1"), "c-1/n_1/p.1")
 
 
 # ---- keys as paths

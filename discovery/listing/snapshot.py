@@ -11,12 +11,14 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from discovery.model import Listing, PoolKey, Router
+from discovery.model import Listing, Router
 
 Entry = TypeVar("Entry", Listing, Router)
 Key = tuple[str, ...]
 
 _encode = msgspec.json.Encoder().encode
+_encode_into = msgspec.json.Encoder().encode_into
+_scratch = bytearray()
 _DIGEST_BYTES = 32
 _DIGEST_RANGE = 1 << (8 * _DIGEST_BYTES)
 PIECE_BYTES = 65_536
@@ -30,7 +32,8 @@ class Fragment(Generic[Entry]):
     def __init__(self, key: Key, entry: Entry) -> None:
         self.key = key
         self.entry: Entry = entry
-        self.body = _encode(entry)
+        _encode_into(entry, _scratch)
+        self.body = bytes(_scratch)  # what an encoder gives out itself keeps up to half as much again behind its end
         self.digest = int.from_bytes(blake2b(self.body, digest_size=_DIGEST_BYTES).digest(), "big")
 
     @property
@@ -151,8 +154,9 @@ def put_frame(fragment: Fragment[Entry]) -> bytes:
 
 def delete_frame(key: Key) -> bytes:
     """The event of a listing that left; its data is the key as an object."""
-    identity = PoolKey(*key)._asdict() if len(key) == 3 else {"id": key[0]}
-    return b"event: delete\ndata: %b\n" % _encode(identity)
+    if len(key) == 3:
+        return b'event: delete\ndata: {"cluster_id":%b,"namespace":%b,"dgd_name":%b}\n' % tuple(map(_encode, key))
+    return b'event: delete\ndata: {"id":%b}\n' % _encode(key[0])
 
 
 def complete_frame(complete: bool) -> bytes:

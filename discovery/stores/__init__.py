@@ -5,7 +5,7 @@ can also be written to. Errors leave as ``Unavailable``; every call has a deadli
 whether the end of a lease is acted on is the replica's to decide.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from discovery.model import PoolKey
@@ -101,6 +101,9 @@ class Store(Protocol):
 
     async def end_settling(self, reason: str) -> None:
         """Take back what ``settle`` told, unless lists are not complete for another reason by now."""
+
+    def share(self, value_of: Callable[[PoolKey], bytes | None]) -> None:
+        """Where the bytes of a pool are at hand, so that a list of everything need not hold equal ones again."""
 
     async def close(self) -> None:
         """Give connections back; never raises."""

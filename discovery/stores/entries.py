@@ -108,7 +108,7 @@ class Entries:
             entry = self._add(key, value, epoch, revision, ends_at)
         elif changes:
             self._note_alternation(key, entry, value)
-            entry.value = value
+        entry.value = value  # also where it is equal: whoever gave it keeps it too, so that it is there once
         entry.epoch, entry.revision, entry.touched = epoch, revision, next(self._numbers)
         entry.ends_at = ends_at
         if self._deleted:

@@ -116,6 +116,9 @@ class MemoryStore:
         if self._settling_reason == reason:
             self._settling_until = self._clock()
 
+    def share(self, value_of: Callable[[PoolKey], bytes | None]) -> None:
+        """See ``Store.share``: the very bytes that were put are listed."""
+
     async def close(self) -> None:
         """See ``Store.close``."""
 

@@ -82,6 +82,7 @@ class Replica:
             hold_secs=mass_loss_hold_secs,
             local_cluster_id=local_cluster_id,
         )
+        store.share(self._value_of)
         alarms = Alarms()
         self._entries = Entries(self._epochs, alarms, self._mass_loss, counters, clock)
         self._ends = LeaseEnds(
@@ -119,6 +120,10 @@ class Replica:
 
     def __len__(self) -> int:
         return len(self._entries.by_key)
+
+    def _value_of(self, key: PoolKey) -> bytes | None:
+        entry = self._entries.by_key.get(key)
+        return None if entry is None else entry.value
 
     def incomplete(self) -> str | None:
         """Why the registrations may be less than the whole truth at this moment; None where they are whole."""

@@ -256,6 +256,9 @@ class View:
         """See ``Store.end_settling``."""
         await self._call(lambda: self.server.end_settling(reason))
 
+    def share(self, value_of: Callable[[PoolKey], bytes | None]) -> None:
+        pass
+
     async def close(self) -> None:
         """See ``Store.close``."""
 

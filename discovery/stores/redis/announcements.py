@@ -58,8 +58,8 @@ class Announcements:
             raise Gone("gap", f"announcement {told.revision} came after {feed.position}")
         feed.position = told.revision
         if told.event == "delete":
-            return Deleted(key, told.epoch, told.revision)
-        return Put(key, bytes(told.registration), told.lease_ms / 1000, told.epoch, told.revision)
+            return Deleted(key, feed.epoch, told.revision)
+        return Put(key, bytes(told.registration), told.lease_ms / 1000, feed.epoch, told.revision)
 
 
 def _is_own(feed: Inbox, message: bytes) -> bool:

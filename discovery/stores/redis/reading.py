@@ -54,6 +54,7 @@ class Reader:
         self._lease_secs = lease_secs
         self._report = report
         self._clock = clock
+        self.value_of: Callable[[PoolKey], bytes | None] = lambda _: None
 
     async def state(self) -> State:
         """Revision, epoch and settling, with the server's signs and its policy.
@@ -110,7 +111,8 @@ class Reader:
                 shown = name.decode(errors="backslashreplace")
                 self._report(shown, f"the key {shown} is skipped: {error}")
             else:
-                items[key] = Stored(value, self._left(ms))
+                known = self.value_of(key)
+                items[key] = Stored(known if known == value else value, self._left(ms))
 
     async def _read(self, commands: bytes, expected: int = 1) -> list[Any]:
         replies = await self._server.reads.call(commands, expected)

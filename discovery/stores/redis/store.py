@@ -194,6 +194,10 @@ class RedisStore:
             return f"Redis went back from revision {highest} to {seen.health.revision}"
         return self._life.contradicted(seen.signs, self._clock())
 
+    def share(self, value_of: Callable[[PoolKey], bytes | None]) -> None:
+        """See ``Store.share``."""
+        self._reader.value_of = value_of
+
     # ---- watching
 
     async def watch(self, listed: Listed) -> AsyncIterator[Event]:

@@ -45,6 +45,7 @@ class Writer:
         self._counters = counters
         self._on_written = on_written
         self._unannounced = False
+        self._told_epoch, self._told_epoch_text = b"", ""
         self._candidate = map(f"{uuid.uuid4().hex}-{{}}".format, itertools.count())  # never the same one twice
         self._put_prefix = PUT.prefix(4 + 5, 4)
         self._shared_keys = b"".join(bulk(name.encode()) for name in (names.revision, names.epoch, names.settling))
@@ -60,7 +61,7 @@ class Writer:
             + (len(path) + 2, path, self._channel, len(candidate), candidate)  # a path needs no escapes in JSON
         )
         status, found, told, *refusal = await self._run(PUT, command)
-        revision, epoch = revision_of(found), told.decode(errors="replace")
+        revision, epoch = revision_of(found), self._epoch(told)
         if status:
             self._announced(*refusal)
         self._on_written(epoch, revision, status > 0)
@@ -84,10 +85,16 @@ class Writer:
         )
         if answer == 0:
             return None
-        revision, epoch = revision_of(answer[0]), answer[1].decode(errors="replace")
+        revision, epoch = revision_of(answer[0]), self._epoch(answer[1])
         self._announced(answer[2])
         self._on_written(epoch, revision, False)  # its announcement is followed as anybody's
         return Deleted(key, epoch, revision)
+
+    def _epoch(self, told: bytes) -> str:
+        """The epoch as text: one string for as long as it lasts, since every pool keeps it."""
+        if told != self._told_epoch:
+            self._told_epoch, self._told_epoch_text = told, told.decode(errors="replace")
+        return self._told_epoch_text
 
     async def settle(self, reason: str, secs: float) -> None:
         """See ``Store.settle``."""
