@@ -23,6 +23,7 @@ DOCUMENTS = (
     "CHANGELOG.md",
     "docs/clusters.md",
     "docs/flags.md",
+    "docs/limits.md",
     "docs/sidecar.md",
     "docs/tls.md",
     "docs/tokens.md",
