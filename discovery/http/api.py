@@ -28,6 +28,7 @@ from discovery.http.answers import (
     refuse,
 )
 from discovery.http.handlers import OnePool, PublishedList, Register, Registrations, Service, Status
+from discovery.http.page import make_page
 from discovery.http.requests import no_filter, pool_filter
 from discovery.http.web_safety import admit_write, shared_with
 
@@ -45,6 +46,7 @@ def make_app(service: Service) -> App:
     hot.update({path: {"GET": handler} for path, handler in events.items()})
     cold = _routed(
         [
+            Route("/", _Asgi({"GET": make_page()})),
             Route("/pools", _Asgi(by_method)),
             Route("/pools/events", _Asgi(hot["/pools/events"])),
             Route(

@@ -37,9 +37,9 @@ An empty list with `complete: false` therefore means "nothing is known yet", and
 
 ## Tokens
 
-Where the service has a file of tokens (`--auth-tokens-path`) all but the probes want `Authorization: Bearer`, also
-paths that do not exist. The operations say which scope they want; `register` is `register:<cluster_id>` or
-`register:<cluster_id>/<namespace>` for the pool in question.
+Where the service has a file of tokens (`--auth-tokens-path`) all but the probes and the page at `/` want
+`Authorization: Bearer`, also paths that do not exist. The operations say which scope they want; `register` is
+`register:<cluster_id>` or `register:<cluster_id>/<namespace>` for the pool in question.
 
 ## Errors
 
@@ -76,6 +76,7 @@ def document() -> dict[str, Any]:
         "/metrics": {"get": operations.get_metrics()},
         "/status": {"get": operations.get_status()},
         "/openapi.json": {"get": operations.get_openapi()},
+        "/": {"get": operations.get_page()},
     }
     for name, path in paths.items():
         for method in ("get", "post", "delete"):

@@ -102,6 +102,7 @@ def header_components() -> dict[str, Part]:
             "The methods of this path, in any order.", {"type": "string", "examples": ["GET, HEAD"]}, required=True
         ),
         "Accept-Encoding": _header("There where the body was encoded.", {"const": "identity"}),
+        "Referrer-Policy": _header("Where people go next does not learn where they were.", {"const": "no-referrer"}),
         "X-Accel-Buffering": _header("Keeps proxies from holding events back.", {"const": "no"}, required=True),
     }
 

@@ -272,6 +272,25 @@ def get_openapi() -> Part:
     }
 
 
+def get_page() -> Part:
+    """``GET /``."""
+    html = {"schema": {"type": "string"}, "example": '<!doctype html>\n<html lang="en">'}
+    told = headers("ETag", "Cache-Control", "Referrer-Policy")
+    return {
+        "operationId": "getPage",
+        "tags": ["operation"],
+        "summary": "A live page for people",
+        "description": "It holds no data, and asks for a token where the service wants one. Any query is taken: the "
+        "page keeps in it what was searched for.",
+        "parameters": [reference("parameters", "If-None-Match")],
+        "responses": {
+            "200": {"description": "The page.", "headers": told, "content": {"text/html": html}},
+            "304": {"description": "It is still the same.", "headers": told},
+            **errors(),
+        },
+    }
+
+
 # ---- what both lists share
 
 

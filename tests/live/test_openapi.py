@@ -188,6 +188,7 @@ ASKS: dict[str, list[Ask]] = {
         Ask(400, "roomy", "{path}?pool="),
     ],
     "GET /openapi.json": [*PLAIN, *CLOSED, Ask(200, "closed", "{path}", ELSEWHERE)],
+    "GET /": [*PLAIN, Ask(200, "closed", "{path}?q=x&x=%ff"), Ask(304, "closed", "{path}", EVERY)],
 }
 
 

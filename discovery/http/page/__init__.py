@@ -6,42 +6,55 @@ the reader. Nothing in it comes from elsewhere, and its policy lets a browser ru
 
 import base64
 import hashlib
+from functools import cache
 from importlib.resources import files
 
-__all__ = ["HEADERS", "document"]
+from discovery.http.answers import NO_CACHE, App, Receive, Scope, Send, answer_as_is
+from discovery.http.requests import header, tag_matches
 
-_HERE = files(__name__)
-_STYLE = _HERE.joinpath("page.css").read_bytes()
-_SCRIPT = _HERE.joinpath("page.js").read_bytes()
-
-
-def document() -> bytes:
-    """The whole page as UTF-8 HTML, the same at every path prefix."""
-    html = _HERE.joinpath("page.html").read_bytes()
-    return html.replace(b"/*STYLE*/", _STYLE).replace(b"/*SCRIPT*/", _SCRIPT)
+__all__ = ["make_page"]
 
 
-def _hash(content: bytes) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
+def make_page() -> App:
+    """What answers at ``/``, whatever the query: in it the page keeps what people searched for."""
+    document, policy = _document()
+    token = hashlib.sha256(document).hexdigest()[:32]
+    # With 304 too: a browser takes the policy of the latest answer, and the one of every answer would stop the script.
+    told = [
+        (b"etag", b'W/"%b"' % token.encode()),
+        NO_CACHE,
+        (b"content-security-policy", policy.encode()),
+        (b"referrer-policy", b"no-referrer"),
+    ]
+    whole = [*told, (b"content-type", b"text/html; charset=utf-8"), (b"content-length", b"%d" % len(document))]
+
+    async def page(scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = header(scope, b"if-none-match")
+        if wanted is not None and tag_matches(wanted, token):
+            await answer_as_is(send, 304, told)
+        else:
+            await answer_as_is(send, 200, whole, document)
+
+    return page
 
 
-_POLICY = "; ".join(
-    [
+@cache
+def _document() -> tuple[bytes, str]:
+    """The whole page as UTF-8 HTML, the same at every path prefix, and its policy."""
+    here = files(__name__)
+    html, style, script = (here.joinpath(f"page.{kind}").read_bytes() for kind in ("html", "css", "js"))
+    policy = [
         "default-src 'none'",
-        f"script-src {_hash(_SCRIPT)}",
-        f"style-src {_hash(_STYLE)}",
+        f"script-src {_hash(script)}",
+        f"style-src {_hash(style)}",
         "connect-src 'self'",
         "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
     ]
-)
+    return html.replace(b"/*STYLE*/", style).replace(b"/*SCRIPT*/", script), "; ".join(policy)
 
-HEADERS = (
-    (b"content-type", b"text/html; charset=utf-8"),
-    (b"content-security-policy", _POLICY.encode()),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),
-)
-"""What goes with the page; the policy allows its own style, script and requests, and nothing else."""
+
+def _hash(content: bytes) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
