@@ -87,7 +87,7 @@ class PublishedList:
         self._service = service
         self._publisher = publisher
         self._parse = parse
-        self._heads = _ListHeads()
+        self._heads = ListHeads()
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The list as it is asked for, or 304; with ``Prefer: wait`` not before it is another one."""
@@ -139,7 +139,7 @@ class PublishedList:
         return publisher.select(*self._parse(query)) if query else publisher.everything
 
 
-class _ListHeads:
+class ListHeads:
     """The headers of a list's answers, made once for each state of it that is asked for."""
 
     def __init__(self) -> None:

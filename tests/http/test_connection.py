@@ -357,6 +357,15 @@ class TestParsing:
             server.app.release.set()
             assert [peer.answer().body for _ in range(6)] == [b"released"] + [b"ok"] * 5
 
+    def test_a_peer_that_leaves_is_noticed_though_requests_wait_behind_the_running_one(self) -> None:
+        with served() as server:
+            with server.peer() as peer:
+                peer.send(HEAD.replace(b"/echo", b"/park") + b"\r\nGET /ok HTTP/1.1\r\nHost: a\r\n\r\n")
+                eventually(lambda: server.server.in_flight == 1, "the running request")
+            eventually(lambda: server.app.disconnected == ["park"], "the peer's leaving")
+            eventually(lambda: server.server.in_flight == 0, "the end of the running request")
+            assert server.app.started == ["/park"]
+
     def test_connection_goes_on_after_pipelined_requests(self) -> None:
         with served() as server, server.peer() as peer:
             for _ in range(3):

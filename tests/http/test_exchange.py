@@ -309,6 +309,53 @@ class TestTheAppsFirstStep:
         asyncio.run(run())
         assert seen == ["cancelled"]
 
+    def test_an_app_that_outlives_its_cancellation_waits_for_what_it_asked_for_last(self) -> None:
+        seen: list[str] = []
+
+        async def run() -> None:
+            loop = asyncio.get_running_loop()
+            first, second = loop.create_future(), loop.create_future()
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                try:
+                    await first
+                except asyncio.CancelledError:
+                    seen.append(await second)
+
+            owner = Owner()
+            exchange = owner.exchange()
+            exchange.disconnect()
+            rest = begin(exchange, app, owner)
+            assert rest is not None
+            task = loop.create_task(rest)
+            task.cancel()
+            await asyncio.sleep(0)
+            assert not task.done()
+            second.set_result("second")
+            await task
+
+        asyncio.run(run())
+        assert seen == ["second"]
+
+    def test_an_app_that_gives_up_at_once_has_its_peer_reset_and_nobody_else(self) -> None:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            raise asyncio.CancelledError
+
+        owner = Owner()
+        assert begin(owner.exchange(), app, owner) is None
+        assert owner.aborted
+
+    def test_whoever_waits_for_the_peer_to_leave_hears_of_the_answers_end_too(self) -> None:
+        async def run() -> None:
+            exchange = Owner().exchange()
+            await exchange.receive()
+            left = asyncio.create_task(exchange.receive())
+            await asyncio.sleep(0)
+            send(exchange, start(200, length(1)), part(b"x"))
+            assert await left == {"type": "http.disconnect"}
+
+        asyncio.run(run())
+
 
 @pytest.mark.parametrize(
     ("url", "target"),
