@@ -23,6 +23,7 @@ WIRE = "discovery.wire"
 """Where the scope of a request has its connection's ``Wire``."""
 
 _COMMENT = b":\n\n"
+_COMMENT_CHUNK = b"3\r\n:\n\n\r\n"
 
 
 class Wire(Protocol):
@@ -159,7 +160,10 @@ class Stream:
 
     def offer(self, frames: bytes, token: str) -> bool:
         """See ``publisher.Subscriber``."""
-        if not self._write_now(frames):
+        streams, wire = self._streams, self._wire
+        if streams.frames is not frames:
+            streams.frame(frames)
+        if not wire.write_now(streams.chunk if wire.chunked_encoding else frames):
             return False
         self.token = token
         return True
@@ -203,7 +207,7 @@ class Stream:
     def comment(self) -> None:
         """Keep proxies from closing the stream; a reader that is busy needs none."""
         if self in self._selection.subscribers:
-            self._write_now(_COMMENT)
+            self._wire.write_now(_COMMENT_CHUNK if self._wire.chunked_encoding else _COMMENT)
 
     def end(self) -> None:
         """Send the last ``retry`` and end the body, now or when the reader has caught up."""
@@ -233,12 +237,6 @@ class Stream:
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
             if self.gone:
                 return
-
-    def _write_now(self, frames: bytes) -> bool:
-        streams, wire = self._streams, self._wire
-        if streams.frames is not frames:
-            streams.frame(frames)
-        return wire.write_now(streams.chunk if wire.chunked_encoding else frames)
 
 
 def _step(sending: Any) -> bool:

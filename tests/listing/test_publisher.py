@@ -293,6 +293,47 @@ def test_after_an_expensive_round_changes_gather_for_a_time_in_proportion(rig: R
     assert reader.at[1] - told_at == pytest.approx(module.PAUSE_PER_COST * 0.01 + 0.01)
 
 
+def test_what_transports_write_after_the_round_is_part_of_its_cost(rig: Rig) -> None:
+    """They keep what they are given and write it at the end of the loop's turn: nearly all of the cost comes there."""
+
+    class Deferred(Reader):
+        def offer(self, frames: bytes, token: str) -> bool:
+            def write() -> None:
+                rig.loop._now += 0.01
+
+            asyncio.get_running_loop().call_soon(write)
+            return super().offer(frames, token)
+
+    reader = Deferred()
+    rig.told()
+    rig.everything.subscribers.add(reader)
+    rig.told(pool("p1"))
+    rig.loop.pass_time(0)
+    for name in ("p2", "p3"):
+        rig.told(pool(name))
+    assert reader.events == ["put p1"], "the rest must wait"
+    rig.loop.pass_time(1)
+    assert reader.events == ["put p1", "put p2", "put p3"]
+    assert reader.at[1] - reader.at[0] == pytest.approx(module.PAUSE_PER_COST * 0.01 + 0.01)
+
+
+def test_what_changes_while_a_round_is_being_written_is_told_after_the_pause_and_not_lost(rig: Rig) -> None:
+    class Busy(Reader):
+        def offer(self, frames: bytes, token: str) -> bool:
+            if not self.taken:
+                listed = pool("p2")
+                change = [(listed.key, pool_fragment(listed))]
+                asyncio.get_running_loop().call_soon(rig.publisher.publish, change, True, FOREVER)
+            return super().offer(frames, token)
+
+    reader = Busy()
+    rig.told()
+    rig.everything.subscribers.add(reader)
+    rig.told(pool("p1"))
+    rig.loop.pass_time(1)
+    assert reader.events == ["put p1", "put p2"]
+
+
 def test_the_pause_is_bounded_however_expensive_a_round_is(rig: Rig) -> None:
     class Endless(Reader):
         def offer(self, frames: bytes, token: str) -> bool:
