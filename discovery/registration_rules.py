@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 _control_character = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 _not_plain = re.compile(r"[^A-Za-z0-9_.~/-]").search
 _plain_urls = re.compile(
-    r"(?:https?://[A-Za-z0-9.-]++(?::(?:[1-9][0-9]{0,3}|[1-5][0-9]{4})(?![0-9]))?+(?:\n(?!\Z)|\Z))*+"
+    r"(?:https?://[A-Za-z0-9.-]++(?::(?:[1-9][0-9]{0,3}|[1-5][0-9]{4})(?![0-9]))?+(?:\n(?!\Z)|\Z))++"
 ).fullmatch
 _url = re.compile(
     r"[hH][tT][tT][pP][sS]?://(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|[^\s\x00-\x20\x7f-\x9f/?#@:\[\]\\<>\"^`{|}%]+)"

@@ -145,6 +145,8 @@ def test_an_http_url_is_kept_as_it_is(field: str, url: str) -> None:
 @pytest.mark.parametrize("url", UNSOUND_URLS)
 def test_what_is_no_plain_http_url_is_refused(field: str, url: str) -> None:
     assert list(faults(body(**{field: [URL, url]}))) == [f"$.{field}[1]"]
+    assert list(faults(body(**{field: [url, URL]}))) == [f"$.{field}[0]"]
+    assert list(faults(body(**{field: [url]}))) == [f"$.{field}[0]"]
 
 
 @pytest.mark.parametrize("url", ["http://user@a", "http://user:pass@a:80/x", "https://:p@a?x", "http://a@b@c"])
