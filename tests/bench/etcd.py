@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -105,16 +106,49 @@ def grant(port: int, count: int, secs: int = LEASE_SECS) -> list[str]:
 
 def fill(port: int, bodies: Sequence[bytes]) -> None:
     """A key for each body."""
+    with _peers(port) as peers:
+        for some in _batches(len(bodies)):
+            _ask(peers, [gateway_request(PUT, put_body(number, bodies[number])) for number in some])
+
+
+def put_with_leases(port: int, count: int, secs: int) -> dict[int, int]:
+    """Keys with a lease each, and by number when each lease ends: so long after the answer that granted it."""
+    due_ns, lease = dict[int, int](), gateway_request("/v3/lease/grant", _json({"TTL": secs}))
+    with _peers(port) as peers:
+        for some in _batches(count):
+            granted = [json.loads(answer)["ID"] for answer in _ask(peers, [lease] * len(some))]
+            now = time.monotonic_ns()
+            due_ns |= dict.fromkeys(some, now + secs * 1_000_000_000)
+            puts = zip(some, granted, strict=True)
+            _ask(peers, [gateway_request(PUT, put_body(number, b"x", lease_id)) for number, lease_id in puts])
+    return due_ns
+
+
+@contextlib.contextmanager
+def _peers(port: int) -> Iterator[list[Peer]]:
     peers = [Peer(port) for _ in range(AT_ONCE)]
-    for start in range(0, len(bodies), AT_ONCE):
-        some = range(start, min(start + AT_ONCE, len(bodies)))
-        for peer, number in zip(peers, some, strict=False):
-            peer.send(gateway_request(PUT, put_body(number, bodies[number])))
-        for peer, _ in zip(peers, some, strict=False):
-            _, answer = peer.answer()
-            _check(answer)
-    for peer in peers:
-        peer.close()
+    try:
+        yield peers
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def _batches(count: int) -> Iterator[range]:
+    for start in range(0, count, AT_ONCE):
+        yield range(start, min(start + AT_ONCE, count))
+
+
+def _ask(peers: Sequence[Peer], requests: Sequence[bytes]) -> list[bytes]:
+    """The answers to as many requests at once as there are connections."""
+    asked = peers[: len(requests)]
+    for peer, request in zip(asked, requests, strict=True):
+        peer.send(request)
+    answers = [peer.answer() for peer in asked]
+    for status, answer in answers:
+        if status != 200:
+            raise CannotMeasure(f"etcd answered {status}: {answer[:200]!r}")
+    return [answer for _, answer in answers]
 
 
 def load_range(port: int, connections: int, secs: float) -> Load:
@@ -131,11 +165,6 @@ def load_put(port: int, connections: int, secs: float, bodies: Sequence[bytes], 
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _check(answer: bytes) -> None:
-    if not answer.startswith(b'{"header"'):
-        raise CannotMeasure(f"etcd answered {answer[:200]!r}")
 
 
 # ---- gRPC

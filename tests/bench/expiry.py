@@ -86,27 +86,11 @@ def _announced_by_redis(bodies: list[bytes], notice_secs: float) -> float:
 
 def _ended_by_etcd(count: int) -> float:
     """Each key has a lease of its own, granted as fast as etcd does; each deadline counts from the grant's answer."""
-    due_ns = dict[int, int]()
     with etcd.etcd() as member, watched(member.port, etcd.watch_greeting(), marks=etcd.GONE_MARKS) as watcher:
-        peers = [Peer(member.port) for _ in range(etcd.AT_ONCE)]
-        lease = etcd.gateway_request("/v3/lease/grant", b'{"TTL":%d}' % ETCD_LEASE_SECS)
-        for start in range(0, count, etcd.AT_ONCE):
-            some = list(zip(peers, range(start, min(start + etcd.AT_ONCE, count)), strict=False))
-            for peer, _ in some:
-                peer.send(lease)
-            granted = {}
-            for peer, number in some:
-                granted[number] = msgspec.json.decode(peer.answer()[1])["ID"]
-                due_ns[number] = time.monotonic_ns() + ETCD_LEASE_SECS * 1_000_000_000
-            for peer, number in some:
-                peer.send(etcd.gateway_request(etcd.PUT, etcd.put_body(number, b"x", granted[number])))
-            for peer, _ in some:
-                peer.answer()
-        for peer in peers:
-            peer.close()
+        due_ns = etcd.put_with_leases(member.port, count, ETCD_LEASE_SECS)
         gone = watcher.stop(due_ns, within=ETCD_LEASE_SECS + PATIENCE_SECS)
-        if missing := due_ns.keys() - gone.keys():
-            raise CannotMeasure(f"etcd announced no end of {len(missing)} leases")
+    if missing := due_ns.keys() - gone.keys():
+        raise CannotMeasure(f"etcd announced no end of {len(missing)} leases")
     return max(gone[number] - due for number, due in due_ns.items()) / 1e6
 
 

@@ -66,34 +66,49 @@ def _send(port: int, request: Callable[[int], bytes], per_sec: float, connection
 
 
 def _paced(port: int, request: Callable[[int], bytes], per_sec: float, connections: int, pipe: "Connection") -> Pace:
-    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
-    by_descriptor = {one.fileno(): one for one in sockets}
-    idle, poll = list(sockets), select.epoll()
-    for one in sockets:
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        poll.register(one.fileno(), select.EPOLLIN)
-    poll.register(pipe.fileno(), select.EPOLLIN)
-    due_ns, took_ms, asked = list[int](), list[float](), dict[int, int]()
+    senders = _Senders(port, request, connections)
     began, gap = time.monotonic_ns(), 1e9 / per_sec
-    ended = None
-    while ended is None or asked:
-        now = time.monotonic_ns()
-        while ended is None and idle and (due := began + round(len(due_ns) * gap)) <= now:
-            one = idle.pop()
-            asked[one.fileno()] = len(due_ns)
-            one.sendall(request(len(due_ns)))
-            due_ns.append(due)
-        for descriptor, _ in poll.poll(0.001 if ended is None else 1):
-            if descriptor == pipe.fileno():
-                pipe.recv()
-                poll.unregister(descriptor)
-                ended = time.monotonic_ns()
-                continue
-            one = by_descriptor[descriptor]
+    while not pipe.poll():
+        while (due := began + round(len(senders.due_ns) * gap)) <= time.monotonic_ns() and senders.send(due):
+            pass
+        senders.read(0.001)
+    secs = (time.monotonic_ns() - began) / 1e9
+    while senders.waiting:
+        senders.read(1)
+    return Pace(len(senders.due_ns) / secs, senders.due_ns, senders.took_ms)
+
+
+class _Senders:
+    """Connections with one POST each on the way at most."""
+
+    def __init__(self, port: int, request: Callable[[int], bytes], connections: int) -> None:
+        self._request = request
+        self._poll = select.epoll()
+        self._idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+        for one in self._idle:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._poll.register(one.fileno(), select.EPOLLIN)
+        self.waiting: dict[int, tuple[socket.socket, int]] = {}  # by descriptor: the socket, and when its POST was due
+        self.due_ns: list[int] = []
+        self.took_ms: list[float] = []
+
+    def send(self, due: int) -> bool:
+        """Send the next POST, if a connection is free."""
+        if not self._idle:
+            return False
+        one = self._idle.pop()
+        self.waiting[one.fileno()] = (one, due)
+        one.sendall(self._request(len(self.due_ns)))
+        self.due_ns.append(due)
+        return True
+
+    def read(self, timeout: float) -> None:
+        """Take the answers that are there."""
+        for descriptor, _ in self._poll.poll(timeout):
+            one, due = self.waiting.pop(descriptor)
             _check(one.recv(1 << 16))
-            took_ms.append((time.monotonic_ns() - due_ns[asked.pop(descriptor)]) / 1e6)
-            idle.append(one)
-    return Pace(len(due_ns) / (ended - began) * 1e9, due_ns, took_ms)
+            self.took_ms.append((time.monotonic_ns() - due) / 1e6)
+            self._idle.append(one)
 
 
 def _check(answer: bytes) -> None:

@@ -149,42 +149,61 @@ def last_mark(text: bytes) -> int:
 
 
 def _follow(port: int, last_id: str, pipe: "Connection") -> None:
-    request = get_request("/pools/events", f"Last-Event-ID: {last_id}")
-    sockets, poll = dict[int, socket.socket](), select.epoll()
-    for _ in range(SUBSCRIBERS):
-        one = socket.create_connection(("127.0.0.1", port))
-        one.sendall(request)
-        sockets[one.fileno()] = one
-        poll.register(one.fileno(), select.EPOLLIN)
-    tails = dict.fromkeys(sockets, b"")
-    shown, reads = dict.fromkeys(sockets, 0), {descriptor: list[Read]() for descriptor in sockets}
-    begun, gone = set[int](), set[int]()
-
-    def read(timeout: float) -> bool:
-        ready = poll.poll(timeout)
-        for descriptor, _ in ready:
-            if descriptor not in sockets:
-                continue
-            data = sockets[descriptor].recv(1 << 18)
-            now = time.monotonic_ns()
-            begun.add(descriptor)
-            if not data:
-                poll.unregister(descriptor)
-                gone.add(descriptor)
-            number = last_mark(data) or last_mark(tails[descriptor] + data[:_TAIL])
-            tails[descriptor] = (tails[descriptor] + data[-_TAIL:])[-_TAIL:]
-            if number > shown[descriptor]:
-                reads[descriptor].append(Read(now, shown[descriptor], number))
-                shown[descriptor] = number
-        return bool(ready)
-
-    while len(begun) < SUBSCRIBERS or read(QUIET_SECS):
-        read(1)
+    followers = _Followers(port, last_id)
+    followers.settle()
     pipe.send("ready")
     while not pipe.poll():
-        read(0.02)
+        followers.read(0.02)
     last, deadline = pipe.recv(), time.monotonic() + LONGEST_TURN_SECS
-    while any(number < last for number in shown.values()) and time.monotonic() < deadline:
-        read(0.1)
-    behind = {descriptor for descriptor, number in shown.items() if number < last}
-    pipe.send((list(reads.values()), len(behind | gone)))
+    while followers.behind(last) and time.monotonic() < deadline:
+        followers.read(0.1)
+    pipe.send((list(followers.reads.values()), len(followers.behind(last) | followers.gone)))
+
+
+class _Followers:
+    """Many streams, by descriptor, that have the last change they showed and all reads that brought a later one."""
+
+    def __init__(self, port: int, last_id: str) -> None:
+        request = get_request("/pools/events", f"Last-Event-ID: {last_id}")
+        self._poll = select.epoll()
+        self._sockets = dict[int, socket.socket]()
+        for _ in range(SUBSCRIBERS):
+            one = socket.create_connection(("127.0.0.1", port))
+            one.sendall(request)
+            self._sockets[one.fileno()] = one
+            self._poll.register(one.fileno(), select.EPOLLIN)
+        self._tails = dict.fromkeys(self._sockets, b"")  # a mark may lie in two reads
+        self._shown = dict.fromkeys(self._sockets, 0)
+        self._begun = set[int]()
+        self.gone = set[int]()
+        self.reads = {descriptor: list[Read]() for descriptor in self._sockets}
+
+    def settle(self) -> None:
+        """Read until every stream has begun and nothing more comes for a moment."""
+        while len(self._begun) < SUBSCRIBERS or self.read(QUIET_SECS):
+            self.read(1)
+
+    def behind(self, last: int) -> set[int]:
+        """Those that have not shown this change yet."""
+        return {descriptor for descriptor, number in self._shown.items() if number < last}
+
+    def read(self, timeout: float) -> bool:
+        """Read whatever there is; false when nothing came in time."""
+        ready = self._poll.poll(timeout)
+        for descriptor, _ in ready:
+            data = self._sockets[descriptor].recv(1 << 18)
+            if data:
+                self._take(descriptor, data, time.monotonic_ns())
+            else:
+                self._poll.unregister(descriptor)
+                self.gone.add(descriptor)
+        return bool(ready)
+
+    def _take(self, descriptor: int, data: bytes, now: int) -> None:
+        self._begun.add(descriptor)
+        tail, shown = self._tails[descriptor], self._shown[descriptor]
+        number = last_mark(data) or last_mark(tail + data[:_TAIL])
+        self._tails[descriptor] = (tail + data[-_TAIL:])[-_TAIL:]
+        if number > shown:
+            self.reads[descriptor].append(Read(now, shown, number))
+            self._shown[descriptor] = number

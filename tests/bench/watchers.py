@@ -84,39 +84,57 @@ class Sightings:
 
 
 def _watch(port: int, greeting: bytes, count: int, marks: "re.Pattern[bytes]", pipe: "Connection") -> None:
-    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
-    numbers = {one.fileno(): number for number, one in enumerate(sockets)}
-    sightings, poll = Sightings(count, marks), select.epoll()
-    for one in sockets:
-        poll.register(one.fileno(), select.EPOLLIN)
-        one.sendall(greeting)
-
-    def read(timeout: float) -> set[int]:
-        ready = {descriptor for descriptor, _ in poll.poll(timeout)}
-        for descriptor in ready & numbers.keys():
-            data = sockets[numbers[descriptor]].recv(1 << 20)
-            if data:
-                sightings.take(numbers[descriptor], data, time.monotonic_ns())
-            else:
-                poll.unregister(descriptor)
-        return ready
-
-    begun: set[int] = set()
-    while len(begun) < count:
-        begun |= read(-1)
-    while read(QUIET_SECS):
-        pass
-    poll.register(pipe.fileno(), select.EPOLLIN)
+    connections = _Connections(port, greeting, count, marks)
+    connections.settle()
     pipe.send("ready")
-    while pipe.fileno() not in read(-1):
-        pass
-    expected, within = pipe.recv()
-    poll.unregister(pipe.fileno())
+    expected, within = connections.read_until_told(pipe)
     deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        while expected and sightings.by_all(expected[-1]):
+    while (left := deadline - time.monotonic()) > 0:
+        while expected and connections.sightings.by_all(expected[-1]):
             expected.pop()
         if not expected:
             break
-        read(max(0.0, deadline - time.monotonic()))
-    pipe.send(sightings.times())
+        connections.read(left)
+    pipe.send(connections.sightings.times())
+
+
+class _Connections:
+    """The sockets of all watchers, read as soon as anything comes."""
+
+    def __init__(self, port: int, greeting: bytes, count: int, marks: "re.Pattern[bytes]") -> None:
+        self.sightings = Sightings(count, marks)
+        self._sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+        self._numbers = {one.fileno(): number for number, one in enumerate(self._sockets)}
+        self._poll = select.epoll()
+        for one in self._sockets:
+            self._poll.register(one.fileno(), select.EPOLLIN)
+            one.sendall(greeting)
+
+    def read(self, timeout: float) -> set[int]:
+        """Read whatever there is; the descriptors that had something."""
+        ready = {descriptor for descriptor, _ in self._poll.poll(timeout)}
+        for descriptor in ready & self._numbers.keys():
+            number = self._numbers[descriptor]
+            data = self._sockets[number].recv(1 << 20)
+            if data:
+                self.sightings.take(number, data, time.monotonic_ns())
+            else:
+                self._poll.unregister(descriptor)
+        return ready
+
+    def settle(self) -> None:
+        """Read until every watcher got something and nothing more comes for a moment."""
+        begun: set[int] = set()
+        while len(begun) < len(self._sockets):
+            begun |= self.read(-1)
+        while self.read(QUIET_SECS):
+            pass
+
+    def read_until_told(self, pipe: "Connection") -> tuple[list[int], float]:
+        """Read until something comes over the pipe."""
+        self._poll.register(pipe.fileno(), select.EPOLLIN)
+        while pipe.fileno() not in self.read(-1):
+            pass
+        self._poll.unregister(pipe.fileno())
+        told: tuple[list[int], float] = pipe.recv()
+        return told
