@@ -18,7 +18,7 @@ from tests.live.redis_server import RedisServer
 from tests.live.replica import Replica
 from tests.live.signs import await_sign
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(330)]
 
 RULES = Path(__file__).parent / "schemathesis"
 # Said by a replica on a machine that gave it no time: some of its answers are 503 then, rightly.
@@ -49,7 +49,8 @@ def test_generated_requests_are_answered_as_the_document_says(
         if run.returncode == 0 or STOOD_STILL not in replica.log[before:]:
             break
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-3_000:]
-    assert f"Tested: {len(list(operations()))}" in " ".join(run.stdout.split()), run.stdout[-3_000:]
+    # The one that gave the document is not tried again.
+    assert f"Tested: {len(list(operations())) - 1}\n" in run.stdout, run.stdout[-3_000:]
     assert replica.says("/healthz", 200)
     assert replica.pid == pid
     assert "Traceback" not in replica.log
@@ -63,7 +64,7 @@ def generated_requests(replica: Replica, directory: Path) -> "subprocess.Complet
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         cwd=directory,
         env={**os.environ, "SCHEMATHESIS_HOOKS": str(RULES / "hooks.py")},
         check=False,
