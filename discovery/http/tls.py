@@ -18,6 +18,9 @@ from discovery.http.connection import FIRST_OF_TLS, LINGER_SECS, RESET_ON_CLOSE,
 from discovery.http.limits import TLS_SPOKEN_HERE
 from discovery.http.peers import SharedState
 
+LONG_HELLO_BYTES = 4096
+"""A first record above this is left to the library to judge."""
+LONGEST_RECORD_BYTES = 16_384
 PIECE_BYTES = 65_536
 """How much is encrypted, or decrypted, at a time."""
 
@@ -32,6 +35,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         "_closing",
         "_connection",
         "_ears_shut",
+        "_hello",
         "_incoming",
         "_open",
         "_outgoing",
@@ -53,6 +57,8 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._open = open_connection
         self._connection: Connection | None = None
         self._tls: ssl.SSLObject | None = None
+        # What came of the first record: the library begins when all of it is there, since it takes tens of kilobytes.
+        self._hello = b""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._backlog: list[memoryview] = []  # a list: an empty deque has half a kilobyte
@@ -80,9 +86,13 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         if self._ears_shut:
             return
         if self._tls is None:
-            if data[:1] != FIRST_OF_TLS:
+            self._hello += data
+            if self._hello[:1] != FIRST_OF_TLS:
                 self._refuse_plain_http()
                 return
+            if not _is_whole_record(self._hello):
+                return
+            data, self._hello = self._hello, b""
             self._tls = self._certificates.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._incoming.write(data)
         if self._connection is None:
@@ -99,7 +109,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass it on, or leave as one whose handshake never ended."""
-        in_handshake = self._tls is not None and not self._ears_shut
+        in_handshake = self._in_handshake
         connection, self._connection, self._tls = self._connection, None, None
         self._closing = self._ears_shut = True
         self._backlog.clear()
@@ -128,7 +138,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     def overdue(self) -> None:
         """No handshake in time, or no end after a refused one."""
-        if self._tls is not None and not self._ears_shut:
+        if self._in_handshake:
             secs = self._shared.limits.handshake_timeout_secs
             self._shared.handshake_failed(f"it was not done within {secs:g} seconds")
         self.finish()
@@ -214,6 +224,12 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         return self.transport.get_extra_info(name, default)
 
     # Inner steps.
+
+    @property
+    def _in_handshake(self) -> bool:
+        """Whether the peer has begun a handshake that is neither done nor refused."""
+        begun = self._tls is not None or bool(self._hello)
+        return begun and self._connection is None and not self._ears_shut
 
     def _refuse_plain_http(self) -> None:
         """Answer in plain text: whoever forgot the s of https reads why."""
@@ -310,6 +326,15 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._shared.connections.discard(self)
         if not self._shared.connections:
             self._shared.empty.set()
+
+
+def _is_whole_record(received: bytes) -> bool:
+    """Whether the first record is complete, longer than it needs to be, or none."""
+    if len(received) < 5:
+        return False
+    length = int.from_bytes(received[3:5], "big")
+    is_record = received[1] == 3 and length <= LONGEST_RECORD_BYTES
+    return not is_record or len(received) >= 5 + min(length, LONG_HELLO_BYTES)
 
 
 def _reason(error: ssl.SSLError) -> str:

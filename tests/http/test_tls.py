@@ -309,6 +309,27 @@ def test_a_handshake_has_a_deadline(mount: Mount, sent: bytes, caplog: pytest.Lo
     assert texts(caplog, "discovery.http.peers") == ([said] if sent else [])
 
 
+def test_a_first_message_in_pieces_is_taken_and_costs_nothing_before_it_is_whole(
+    material: Material, mount: Mount
+) -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = Trust(material).context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = outgoing.read()
+    with secured(mount.files) as server, Peer(server.port) as peer:
+        for piece in (hello[:1], hello[1:4], hello[4:-1]):
+            peer.send(piece)
+            eventually(lambda: server.server.connections == 1, "a connection")
+        ((connection,),) = [server.call(lambda: list(server.server._shared.connections))]
+        assert isinstance(connection, TlsConnection)
+        eventually(lambda: len(connection._hello) == len(hello) - 1, "all but the last byte")
+        assert connection._tls is None
+        peer.send(hello[-1:])
+        incoming.write(peer.socket.recv(65536))
+        client.do_handshake()
+
+
 def test_a_handshake_that_trickles_is_no_excuse(mount: Mount) -> None:
     with secured(mount.files, handshake_timeout_secs=0.3) as server, Peer(server.port) as peer:
         peer.send(CLIENT_HELLO_BEGINS)
@@ -414,7 +435,7 @@ def test_broken_handshakes_leave_no_traceback(
             peer.send(CLIENT_HELLO_BEGINS)
             eventually(lambda: server.server.connections == 1, "the first peer")
         with Peer(server.port) as peer:
-            peer.send(b"\x16" + os.urandom(2000))
+            peer.send(b"\x16" + b"\xff" * 2000)
             peer.ended()
         with pytest.raises(ssl.SSLCertVerificationError):
             TlsPeer(server.port, distrust)
