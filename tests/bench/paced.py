@@ -75,6 +75,7 @@ def _paced(port: int, request: Callable[[int], bytes], per_sec: float, connectio
     secs = (time.monotonic_ns() - began) / 1e9
     while senders.waiting:
         senders.read(1)
+    senders.close()
     return Pace(len(senders.due_ns) / secs, senders.due_ns, senders.took_ms)
 
 
@@ -84,8 +85,9 @@ class _Senders:
     def __init__(self, port: int, request: Callable[[int], bytes], connections: int) -> None:
         self._request = request
         self._poll = select.epoll()
-        self._idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
-        for one in self._idle:
+        self._sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+        self._idle = list(self._sockets)
+        for one in self._sockets:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._poll.register(one.fileno(), select.EPOLLIN)
         self.waiting: dict[int, tuple[socket.socket, int]] = {}  # by descriptor: the socket, and when its POST was due
@@ -109,6 +111,12 @@ class _Senders:
             _check(one.recv(1 << 16))
             self.took_ms.append((time.monotonic_ns() - due) / 1e6)
             self._idle.append(one)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._poll.close()
+        for one in self._sockets:
+            one.close()
 
 
 def _check(answer: bytes) -> None:

@@ -158,6 +158,7 @@ def _follow(port: int, last_id: str, pipe: "Connection") -> None:
     while followers.behind(last) and time.monotonic() < deadline:
         followers.read(0.1)
     pipe.send((list(followers.reads.values()), len(followers.behind(last) | followers.gone)))
+    followers.close()
 
 
 class _Followers:
@@ -207,3 +208,9 @@ class _Followers:
         if number > shown:
             self.reads[descriptor].append(Read(now, shown, number))
             self._shown[descriptor] = number
+
+    def close(self) -> None:
+        """Close all streams."""
+        self._poll.close()
+        for one in self._sockets.values():
+            one.close()

@@ -96,6 +96,7 @@ def _watch(port: int, greeting: bytes, count: int, marks: "re.Pattern[bytes]", p
             break
         connections.read(left)
     pipe.send(connections.sightings.times())
+    connections.close()
 
 
 class _Connections:
@@ -138,3 +139,9 @@ class _Connections:
         self._poll.unregister(pipe.fileno())
         told: tuple[list[int], float] = pipe.recv()
         return told
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._poll.close()
+        for one in self._sockets:
+            one.close()
