@@ -61,7 +61,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._hello = b""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._backlog: list[memoryview] = []  # a list: an empty deque has half a kilobyte
+        self._backlog: list[bytes | memoryview] = []  # a list: an empty deque has half a kilobyte
         self._backlog_bytes = 0
         self._writing_paused = False
         self._reading_paused = False
@@ -163,14 +163,17 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         if len(data) <= PIECE_BYTES and not self._writing_paused and not self._backlog:
             self._encrypt(data)
             return
-        self._backlog.append(memoryview(bytes(data)))  # no copy of what is bytes already
-        self._backlog_bytes += len(data)
-        self._encrypt_backlog()
+        self.writelines((data,))
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
-        """See ``asyncio.Transport``."""
+        """Keep references to what the peer is not ready for, since others may be sent the very same bytes."""
+        if self._closing:
+            return
         for data in list_of_data:
-            self.write(data)
+            if data:
+                self._backlog.append(bytes(data))  # no copy of what is bytes already
+                self._backlog_bytes += len(data)
+        self._encrypt_backlog()
 
     def get_write_buffer_size(self) -> int:
         """What the peer has not taken yet, encrypted or not."""
@@ -301,16 +304,28 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
 
     def _encrypt_backlog(self) -> None:
         while self._backlog and not self._writing_paused and not self.transport.is_closing():
-            data = self._backlog[0]
-            self._backlog_bytes -= len(data[:PIECE_BYTES])
-            if len(data) <= PIECE_BYTES:
-                del self._backlog[0]
-            else:
-                self._backlog[0] = data[PIECE_BYTES:]
-            self._encrypt(data[:PIECE_BYTES])
+            piece = self._next_piece()
+            self._backlog_bytes -= len(piece)
+            self._encrypt(piece)
         if self._closing and not self._backlog and not self.transport.is_closing():
             self._say_end()
             self.transport.close()
+
+    def _next_piece(self) -> bytes | memoryview:
+        """The beginning of the backlog: of much a part, of little as much as goes together."""
+        first = self._backlog[0]
+        if len(first) > PIECE_BYTES:
+            self._backlog[0] = memoryview(first)[PIECE_BYTES:]
+            return memoryview(first)[:PIECE_BYTES]
+        size = count = 0
+        for data in self._backlog:
+            size += len(data)
+            if size > PIECE_BYTES:
+                break
+            count += 1
+        piece = first if count == 1 else b"".join(self._backlog[:count])
+        del self._backlog[:count]
+        return piece
 
     def _say_end(self) -> None:
         if self._tls is not None:

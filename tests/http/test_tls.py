@@ -309,25 +309,84 @@ def test_a_handshake_has_a_deadline(mount: Mount, sent: bytes, caplog: pytest.Lo
     assert texts(caplog, "discovery.http.peers") == ([said] if sent else [])
 
 
+class Wire(Peer):
+    """A client that sees what goes over the wire, and decrypts it by hand."""
+
+    def __init__(self, port: int, material: Material) -> None:
+        super().__init__(port)
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        trust = Trust(material).context
+        self.tls = trust.wrap_bio(self.incoming, self.outgoing, server_hostname="127.0.0.1")
+        self.received_bytes = 0
+
+    def begin(self) -> bytes:
+        """The first message of a handshake."""
+        with pytest.raises(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+        return self.outgoing.read()
+
+    def receive(self) -> None:
+        data = self.socket.recv(65536)
+        assert data
+        self.received_bytes += len(data)
+        self.incoming.write(data)
+
+    def shake_hands(self) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self.send(self.outgoing.read())
+                self.receive()
+            else:
+                self.send(self.outgoing.read())
+                return
+
+    def say(self, data: bytes) -> None:
+        self.tls.write(data)
+        self.send(self.outgoing.read())
+
+    def hear(self, sign: bytes) -> bytes:
+        """What comes up to the sign, decrypted."""
+        heard = b""
+        while sign not in heard:
+            try:
+                heard += self.tls.read(65536)
+            except ssl.SSLWantReadError:
+                self.receive()
+        return heard
+
+
 def test_a_first_message_in_pieces_is_taken_and_costs_nothing_before_it_is_whole(
     material: Material, mount: Mount
 ) -> None:
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = Trust(material).context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
-    with pytest.raises(ssl.SSLWantReadError):
-        client.do_handshake()
-    hello = outgoing.read()
-    with secured(mount.files) as server, Peer(server.port) as peer:
+    with secured(mount.files) as server, Wire(server.port, material) as peer:
+        hello = peer.begin()
         for piece in (hello[:1], hello[1:4], hello[4:-1]):
             peer.send(piece)
             eventually(lambda: server.server.connections == 1, "a connection")
-        ((connection,),) = [server.call(lambda: list(server.server._shared.connections))]
+        (connection,) = server.call(lambda: list(server.server._shared.connections))
         assert isinstance(connection, TlsConnection)
         eventually(lambda: len(connection._hello) == len(hello) - 1, "all but the last byte")
         assert connection._tls is None
         peer.send(hello[-1:])
-        incoming.write(peer.socket.recv(65536))
-        client.do_handshake()
+        peer.receive()
+        peer.shake_hands()
+        peer.say(b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert peer.hear(b"ok").endswith(b"\r\n\r\nok")
+
+
+def test_many_small_pieces_travel_together(material: Material, mount: Mount) -> None:
+    """A record for each would be three times the bytes."""
+    with secured(mount.files) as server, Wire(server.port, material) as peer:
+        peer.shake_hands()
+        peer.say(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+        peer.hear(b"data: first\n\n")
+        before = peer.received_bytes
+        pieces = [b"event %06d\n" % number for number in range(10_000)]
+        server.call(lambda: only_connection(server).writelines([*pieces, b"", b"x" * 200_000, b"end"]))
+        assert peer.hear(b"end") == b"".join(pieces) + b"x" * 200_000 + b"end"
+        assert peer.received_bytes - before < 1.02 * (13 * len(pieces) + 200_000)
 
 
 def test_a_handshake_that_trickles_is_no_excuse(mount: Mount) -> None:
