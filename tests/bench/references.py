@@ -277,6 +277,7 @@ def main(name: str, port: int, body: bytes, redis_port: int) -> None:
         access_log=False,
         log_level="error",
         backlog=4096,
+        timeout_keep_alive=75,  # as the service: a connection may rest while thousands of others are opened
         timeout_graceful_shutdown=1,
     )
 
