@@ -88,6 +88,7 @@ class PublishedList:
         self._publisher = publisher
         self._parse = parse
         self._heads = ListHeads()
+        self._own_answers = OwnAnswers()
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The list as it is asked for, or 304; with ``Prefer: wait`` not before it is another one."""
@@ -116,11 +117,13 @@ class PublishedList:
         gzip = encoding is not None and length >= _MIN_GZIP_BYTES and takes_gzip(encoding)
         if gzip:
             body = await selection.gzipped()
-            pieces, length, by_and_by = [body], len(body), False
+            pieces, length = [body], len(body)
         headers: Headers = self._heads.of(token, length, gzip=gzip)
         if applied:
             headers = [*headers, *applied]
-        if by_and_by:
+        if by_and_by and gzip:
+            await self._own_answers.give_as_is(send, headers, pieces[0])
+        elif by_and_by:
             await answer_by_and_by(send, 200, headers, in_batches(pieces))
         elif len(pieces) == 1:
             await answer_as_is(send, 200, headers, pieces[0])

@@ -4,6 +4,7 @@ Between the handlers that make such answers and ``answers``. The published lists
 are none of this. Knows no route.
 """
 
+import contextlib
 import random
 from collections.abc import Iterator
 
@@ -25,15 +26,23 @@ class OwnAnswers:
 
     async def give(self, send: Send, headers: Headers, body: bytes) -> None:
         """Answer 200 with this body; raises ``Rejected`` where too much of others waits for slow readers."""
-        size = len(body)
-        if size <= SHORT_BYTES:
+        if len(body) <= SHORT_BYTES:
             await answer(send, 200, headers, body)
-            return
+        else:
+            await self.give_as_is(send, [*headers, (b"content-length", b"%d" % len(body))], body)
+
+    async def give_as_is(self, send: Send, headers: Headers, body: bytes) -> None:
+        """The same for a long body, with headers that have its length."""
+        with self._waiting_for(len(body)):
+            await answer_by_and_by(send, 200, headers, _pieces(body))
+
+    @contextlib.contextmanager
+    def _waiting_for(self, size: int) -> Iterator[None]:
         if self._waiting and self._waiting + size > self._most_bytes:
             raise _busy()
         self._waiting += size
         try:
-            await answer_by_and_by(send, 200, [*headers, (b"content-length", b"%d" % size)], _pieces(body))
+            yield
         finally:
             self._waiting -= size
 

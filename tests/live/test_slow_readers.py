@@ -1,6 +1,7 @@
 """Readers of a list of 12 MB that do not read, or hardly: the bytes of the list are there once, whoever holds it."""
 
 import contextlib
+import gzip
 import socket
 from collections.abc import Callable, Iterator
 
@@ -34,12 +35,14 @@ def ask(replica: Replica) -> Iterator[Ask]:
     """Ask for a list and take nothing of it yet; the kernel takes a little for whoever asked."""
     with contextlib.ExitStack() as stack:
 
-        def asking(query: str = "", path: str = "/pools") -> socket.socket:
+        def asking(query: str = "", path: str = "/pools", header: str = "X: y") -> socket.socket:
             connection = stack.enter_context(socket.socket())
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
             connection.settimeout(20)
             connection.connect(("127.0.0.1", replica.port))
-            connection.sendall(f"GET {path}{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+            connection.sendall(
+                f"GET {path}{query} HTTP/1.1\r\nHost: a\r\n{header}\r\nConnection: close\r\n\r\n".encode()
+            )
             return connection
 
         yield asking
@@ -81,6 +84,13 @@ def test_readers_of_long_lists_hold_no_copy_though_each_has_a_filter_of_its_own(
     head, _, body = received.partition(b"\r\n\r\n")
     assert everything.headers["etag"].encode() in head
     assert body == everything.body, "a slow reader gets what it asked for, whole and as it was"
+    packed = ask("?namespace=n1&namespace=packed", header="Accept-Encoding: gzip")
+    received = b""
+    while chunk := packed.recv(1 << 20):
+        received += chunk
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert b"content-encoding: gzip" in head
+    assert gzip.decompress(body) == replica.pools().body
 
 
 def test_what_is_made_for_each_reader_alone_is_bounded_and_refused_beyond(replica: Replica, ask: Ask) -> None:
