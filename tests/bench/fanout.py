@@ -9,12 +9,13 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from tests.bench.goals import Bound, Row
 from tests.bench.load import CannotMeasure, Peer, get_request, mark, post_request, registration
 from tests.bench.plan import Plan
 from tests.bench.propagation import percentile
-from tests.bench.servers import product, reference, resident_kib
+from tests.bench.servers import cpu_secs, product, reference, resident_kib
 
 PAUSE_SECS = 0.15  # longer than the service waits between two rounds of events
 QUIET_SECS = 0.3
@@ -23,54 +24,65 @@ OURS = "product"
 LIMITS = ("fanout-transport", "fanout-nowait", "fanout-queue")
 
 
+class Sample(NamedTuple):
+    """Of a freshly started server: to the last subscriber, memory of each that is idle, the length of one event, and
+    processor time for one event and subscriber."""
+
+    last_ms: float
+    idle_kib: float
+    event_bytes: float
+    cpu_us: float
+
+
 def measure(plan: Plan, wanted: frozenset[str]) -> Iterator[Row]:
     """S1 and S2 for each number of subscribers."""
     limits = [name for name in LIMITS if "S2" in wanted or name != "fanout-nowait"]
     for count in plan.of_sizes(SUBSCRIBERS):
-        last = f"last of {count:,} subscribers"
-        idle = f"RSS of 1 of {count:,} subscribers"
-        rows = {
-            "fanout-transport": Row("S1", last, "ms", Bound("<=", 1.7), "fanout-transport"),
-            "fanout-queue": Row("S1", last, "ms", Bound("<=", 0.5), "fanout-queue"),
-        }
-        memory = {
-            "fanout-nowait": Row("S2", idle, "KiB", Bound("<=", 1.5), "fanout-nowait"),
-            "fanout-queue": Row("S2", idle, "KiB", Bound("<=", 0.6), "fanout-queue"),
-        }
+        rows = _rows(count, limits)
         for _ in plan.rounds():
-            times, sizes, lengths = {}, {}, set()
-            for name in (OURS, *limits):
-                events = 1 if name == "fanout-nowait" else plan.events
-                times[name], sizes[name], length = _measure_one(name, count, events)
-                lengths.add(length)
-            if len(lengths) != 1:
+            samples = {name: _measure_one(name, count, _events(plan, name)) for name in (OURS, *limits)}
+            if len(lengths := {sample.event_bytes for sample in samples.values()}) != 1:
                 raise CannotMeasure(f"the product's event and the references' are not equally long: {lengths} bytes")
-            for name, row in rows.items():
-                row.add(times[OURS], times[name])
-            for name, row in memory.items():
-                if name in sizes:
-                    row.add(sizes[OURS], sizes[name])
-            told = [row for row in (*rows.values(), *memory.values()) if row.product]
-            plan.tell(*told)
-        yield from told
+            for row, field in rows:
+                row.add(getattr(samples[OURS], field), getattr(samples[str(row.reference_name)], field))
+            plan.tell(*(row for row, _ in rows))
+        yield from (row for row, _ in rows)
 
 
-def _measure_one(name: str, count: int, events: int) -> tuple[float, float, float]:
-    """Of a freshly started server: median milliseconds to the last subscriber, KiB for each that is idle, and the
-    bytes that one event is for one of them."""
+def _events(plan: Plan, name: str) -> int:
+    """Of ``nowait`` only the memory is asked for."""
+    return 1 if name == "fanout-nowait" else plan.events
+
+
+def _rows(count: int, limits: Sequence[str]) -> list[tuple[Row, str]]:
+    """Each row with the field of a sample that it is about."""
+    last, idle = f"last of {count:,} subscribers", f"RSS of 1 of {count:,} subscribers"
+    processor = f"server CPU of an event for 1 of {count:,} subscribers"
+    rows = [
+        (Row("S1", last, "ms", Bound("<=", 1.7), "fanout-transport"), "last_ms"),
+        (Row("S1", last, "ms", Bound("<=", 0.5), "fanout-queue"), "last_ms"),
+        (Row("S1", processor, "us", None, "fanout-transport"), "cpu_us"),
+        (Row("S2", idle, "KiB", Bound("<=", 1.5), "fanout-nowait"), "idle_kib"),
+        (Row("S2", idle, "KiB", Bound("<=", 0.6), "fanout-queue"), "idle_kib"),
+    ]
+    return [(row, field) for row, field in rows if row.reference_name in limits]
+
+
+def _measure_one(name: str, count: int, events: int) -> Sample:
     with product() if name == OURS else reference(name) as server:
         publisher = Peer(server.port)
         publisher.ask(post_request(registration(0)))
         before = resident_kib(server.pid)
         with subscribed(server.port, count) as audience:
             size = (resident_kib(server.pid) - before) / count
-            took, lengths = [], []
+            took, lengths, used = [], [], cpu_secs(server.pid)
             for number in range(1, events + 1):
                 took.append(_until_last(publisher, audience, number))
                 lengths.append(audience.event_bytes / count)
                 time.sleep(PAUSE_SECS)
+            cpu_us = (cpu_secs(server.pid) - used) * 1e6 / (count * events)
         publisher.close()
-    return percentile(took, 0.5), size, min(lengths)  # a comment line may have come beside an event
+    return Sample(percentile(took, 0.5), size, min(lengths), cpu_us)  # a comment line may have come beside an event
 
 
 def _until_last(publisher: Peer, audience: "Audience", number: int) -> float:

@@ -1,7 +1,8 @@
-"""The arithmetic of M2 and M5: what is flat, and how late the last stream may be."""
+"""The arithmetic of S1, M2 and M5: what is beside what, what is flat, and how late the last stream may be."""
 
 import pytest
 
+from tests.bench.fanout import LIMITS, Sample, _rows
 from tests.bench.goals import Row
 from tests.bench.load import mark
 from tests.bench.scale import lag_allowed
@@ -42,3 +43,9 @@ def test_changes_go_round_some_pools_twice_and_come_from_all_of_a_size(size, poo
 @pytest.mark.parametrize(("processors", "times"), [(1, 5.0), (2, 5.0), (4, 2.5), (8, 1.25), (64, 1.25)])
 def test_the_last_stream_of_four_replicas_may_be_later_only_by_what_processors_are_missing(processors, times):
     assert lag_allowed(processors) == pytest.approx(times)
+
+
+def test_where_memory_is_not_asked_for_no_row_wants_the_reference_for_it():
+    named = {row.reference_name for row, _ in _rows(1000, ["fanout-transport", "fanout-queue"])}
+    assert named == {"fanout-transport", "fanout-queue"}
+    assert {field for _, field in _rows(1000, LIMITS)} < set(Sample._fields)
