@@ -143,6 +143,10 @@ class Load:
     requests: int
     p99: float
     p50: float = math.nan
+    read_mb: float = math.nan
+
+
+_WRK_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def parse_wrk(text: str) -> Load:
@@ -155,7 +159,9 @@ def parse_wrk(text: str) -> Load:
     if failed := re.search(r"Non-2xx or 3xx responses: \d+|Socket errors: .*", text):
         raise CannotMeasure(f"wrk saw failures: {failed[0]}")
     p99, p50 = (float(found[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[found[2]] for found in (late, middle))
-    return Load(float(rate[1]), int(done[1]), p99, p50)
+    read = re.search(r"([\d.]+)([KMGT]?)B read", text)
+    read_mb = float(read[1]) * _WRK_UNITS[read[2]] / 1e6 if read else math.nan
+    return Load(float(rate[1]), int(done[1]), p99, p50, read_mb)
 
 
 def _wrk(port: int, connections: int, secs: float, *more: str, path: str = "/pools") -> Load:

@@ -59,7 +59,7 @@ def _growth(plan: Plan, replicas: Mapping[int, Replica]) -> Iterator[Row]:
     ways: dict[str, Callable[[int], float]] = {
         "change": lambda size: _each(replicas[size], lambda: _post(replicas[size], plan, bodies[size])),
         "heartbeat": lambda size: _renewal(replicas[size], plan, bodies[size]),
-        "GET": lambda size: _read(replicas[size], plan, size),
+        "GET": lambda size: _read(replicas[size], plan),
     }
     for what, way in ways.items():
         unit = "us/MB" if what == "GET" else "us"
@@ -85,9 +85,12 @@ def _flatness(what: str, unit: str, each: Mapping[int, Row]) -> Row:
 
 
 def _changes(size: int) -> list[bytes]:
-    """Two bodies for each of some pools, evenly from all."""
-    indices = range(0, size, max(1, size // CHANGED_POOLS))
-    return [registration(index, number) for number in (1, 2) for index in indices]
+    """Two bodies for each of some pools, evenly from all; as many pools of each size, so that only the others grow."""
+    return [registration(index, number) for number in (1, 2) for index in _evenly(size, min(SIZES))]
+
+
+def _evenly(size: int, count: int) -> Sequence[int]:
+    return range(0, size, max(1, size // count))
 
 
 def _post(replica: Replica, plan: Plan, bodies: Sequence[bytes]) -> Load:
@@ -100,9 +103,20 @@ def _renewal(replica: Replica, plan: Plan, bodies: Sequence[bytes]) -> float:
     return _each(replica, lambda: _post(replica, plan, said))
 
 
-def _read(replica: Replica, plan: Plan, size: int) -> float:
-    load_get(replica.port, READERS, 1)
-    return _each(replica, lambda: load_get(replica.port, READERS, plan.secs / 2)) / (size * 1024 / 1e6)
+def _read(replica: Replica, plan: Plan) -> float:
+    """For each megabyte that was read, that of answers which the end of the window cut off as well."""
+    _list(replica)
+    before = cpu_secs(replica.pid)
+    done = load_get(replica.port, READERS, plan.secs / 2)
+    return (cpu_secs(replica.pid) - before) * 1e6 / done.read_mb
+
+
+def _list(replica: Replica) -> bytes:
+    peer = Peer(replica.port)
+    try:
+        return peer.ask(get_request("/pools"))
+    finally:
+        peer.close()
 
 
 def _each(replica: Replica, load: Callable[[], Load]) -> float:
@@ -149,16 +163,11 @@ def _await_list(replica: Replica, size: int) -> None:
     It does not say ``complete``: leases of a run last a day, and Redis began with nothing less than one lease ago.
     """
     await_sign(lambda: replica.says("/readyz", 200), 60, "the service is ready", every=LOOK_EVERY_SECS)
-    peer = Peer(replica.port)
-    found = msgspec.json.decode(peer.ask(get_request("/pools")), type=_List)
-    peer.close()
+    found = msgspec.json.decode(_list(replica), type=_List)
     if len(found.pools) != size:
         raise CannotMeasure(f"a replica that is ready lists {len(found.pools):,} of {size:,} pools")
 
 
 def _change_some(replica: Replica, size: int, number: int) -> None:
-    indices = range(0, size, max(1, size // CHANGED_POOLS))
-    register_all(replica.port, [registration(index, 10 + number) for index in indices])
-    peer = Peer(replica.port)
-    peer.ask(get_request("/pools"))
-    peer.close()
+    register_all(replica.port, [registration(index, 10 + number) for index in _evenly(size, CHANGED_POOLS)])
+    _list(replica)

@@ -88,6 +88,8 @@ def test_the_report_of_wrk_is_read_in_whatever_unit_it_is_in(late, milliseconds)
     load = parse_wrk(WRK.format(late=late, failures=""))
     assert (load.per_sec, load.requests) == (10007.0, 30021)
     assert load.p99 == pytest.approx(milliseconds)
+    assert load.p50 == pytest.approx(2.1)
+    assert load.read_mb == pytest.approx(4.01 * 1.048576)
 
 
 @pytest.mark.parametrize(
