@@ -1,7 +1,6 @@
 """The client library against https: whom it trusts, what it shows, renewed files, and what it says when it fails."""
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from discovery.errors import Misconfigured, Rejected
 from discovery.http.certificates import Certificates, TlsFiles
 from tests.http.sockets import App, served
 from tests.live.signs import free_port
-from tests.mcs.certificates import Authority
+from tests.mcs.certificates import Authority, expired
 
 Pair = tuple[Path, Path]
 
@@ -68,14 +67,11 @@ async def test_a_private_ca_and_a_client_certificate(ours: Authority, theirs: Au
 
 
 async def test_f47_an_expired_certificate_is_named_as_such(ours: Authority, tmp_path: Path) -> None:
-    expired = tmp_path / "expired.crt", tmp_path / "expired.key"
-    command = ["faketime", "-f", "-3d", "openssl", "req", "-x509", "-days", "1", "-subj", "/CN=x", "-nodes", "-newkey"]
-    command += ["rsa:2048", "-addext", "subjectAltName=IP:127.0.0.1", "-out", str(expired[0]), "-keyout"]
-    subprocess.run([*command, str(expired[1])], check=True, capture_output=True, timeout=30)
-    with served(Lists(), certificates=certificates(expired)) as server:
+    pair = expired(tmp_path / "expired")
+    with served(Lists(), certificates=certificates(pair)) as server:
         url = f"https://127.0.0.1:{server.port}"
         said = f"cannot connect to {url}: its certificate is not trusted: certificate has expired"
-        assert await fault(url, ca_path=expired[0]) == said
+        assert await fault(url, ca_path=pair[0]) == said
 
 
 async def test_who_is_not_trusted_and_why(ours: Authority, theirs: Authority) -> None:

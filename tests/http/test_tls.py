@@ -20,7 +20,7 @@ from discovery.errors import Misconfigured
 from discovery.http.certificates import Certificates, TlsFiles
 from discovery.http.tls import TlsConnection
 from tests.http.sockets import App, Peer, Served, eventually, served
-from tests.mcs.certificates import Authority
+from tests.mcs.certificates import Authority, expired
 
 CLIENT_HELLO_BEGINS = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
@@ -67,14 +67,7 @@ class Material:
         self.other_client = self.other_authority.sign("other-client")
         self.both = directory / "both.crt"
         self.both.write_bytes(self.authority.certificate.read_bytes() + self.other_authority.certificate.read_bytes())
-        self.expired = self._expired()
-
-    def _expired(self) -> tuple[Path, Path]:
-        certificate, key = self.directory / "expired.crt", self.directory / "expired.key"
-        command = ["faketime", "-f", "-3d", "openssl", "req", "-x509", "-days", "1", "-subj", "/CN=expired", "-nodes"]
-        command += ["-newkey", "rsa:2048", "-keyout", str(key), "-out", str(certificate)]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
-        return certificate, key
+        self.expired = expired(directory / "expired")
 
     def encrypted(self) -> Path:
         path = self.directory / "encrypted.key"
@@ -683,7 +676,7 @@ def test_an_expired_certificate_is_served_with_a_warning_until_a_better_one_come
         look(server)
         assert subject_now(server, material) == "first"
     warned, taken, healed = texts(caplog)
-    assert "expired on 20" in warned
+    assert "expired on 2020-01-02" in warned
     assert warned.endswith("clients will refuse it")
     assert taken.startswith("uses the certificate")
     assert healed == "the certificate files can be used again"

@@ -39,3 +39,32 @@ class Authority:
             context.load_verify_locations(clients.certificate)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+
+EXPIRING = """
+[ca]
+default_ca = here
+[here]
+database = index.txt
+new_certs_dir = .
+default_md = sha256
+rand_serial = yes
+policy = any
+copy_extensions = copy
+[any]
+commonName = supplied
+"""
+
+
+def expired(directory: Path, subject: str = "IP:127.0.0.1") -> tuple[Path, Path]:
+    """A certificate that signed itself and ended years ago; and its key."""
+    directory.mkdir()
+    (directory / "index.txt").touch()
+    (directory / "ca.cnf").write_text(EXPIRING)
+    ask = ["openssl", "req", "-new", "-subj", "/CN=expired", *KEY, "-keyout", "key", "-out", "request"]
+    ask += ["-addext", f"subjectAltName={subject}"]
+    sign = ["openssl", "ca", "-config", "ca.cnf", "-selfsign", "-batch", "-notext", "-in", "request", "-keyfile", "key"]
+    sign += ["-startdate", "20200101000000Z", "-enddate", "20200102000000Z", "-out", "certificate"]
+    for command in (ask, sign):
+        subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=30)
+    return directory / "certificate", directory / "key"
