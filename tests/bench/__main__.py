@@ -25,7 +25,7 @@ from tests.bench import (
     watching,
     writes,
 )
-from tests.bench.arguments import is_full, parsed, plan_for
+from tests.bench.arguments import GOALS, is_full, parsed, plan_for
 from tests.bench.goals import Bound, Row, table
 from tests.bench.load import CannotMeasure, require_wrk
 from tests.bench.plan import Plan
@@ -128,6 +128,7 @@ def _parts(plan: Plan, wanted: frozenset[str]) -> list[Part]:
 def _tell(run: Run, arguments: argparse.Namespace, share: float) -> None:
     """Everything that was asked for, and the count of goals last."""
     facts = run.facts()
+    run.rows.sort(key=lambda row: GOALS.index(row.goal))
     if run.busy > QUIET:
         print(f"scripts/bench: others used up to {run.busy:.0%} of the processors: ratios are weak", file=sys.stderr)
     if arguments.json is not None:
