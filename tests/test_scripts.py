@@ -103,7 +103,9 @@ case "$*" in
   *" update") touch "%PLACE%/updated" ;;
   *" install "*)
     [[ -e "%PLACE%/updated" ]] || exit 100
-    for name in chromium curl faketime openssl redis-cli redis-server tmux; do ln -sf /bin/true "%PLACE%/programs/$name"; done
+    for name in chromium curl faketime openssl redis-cli redis-server tmux; do
+      ln -sf /bin/true "%PLACE%/programs/$name"
+    done
     ;;
 esac"""
 

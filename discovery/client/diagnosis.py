@@ -19,6 +19,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """One pool: ``text`` is one line that begins with the likely ``cause``, ``facts`` are what each side knows.
 
     ``ready`` is whether a relay is known that can be used; None where addresses come with the registrations.
+    ``lease_left_secs`` is as the service last confirmed it; None where no registration lives.
     """
 
     cluster_id: str
@@ -31,6 +32,7 @@ class Explanation(msgspec.Struct, frozen=True):
     frontends: int = 0
     cause: str = ""
     facts: tuple[str, ...] = ()
+    lease_left_secs: float | None = None
 
     @property
     def key(self) -> PoolKey:

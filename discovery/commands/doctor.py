@@ -82,6 +82,8 @@ def _lines(pool: Explanation, *, wide: bool) -> Iterator[str]:
     yield one_line(pool.text)
     if wide:
         yield from (f"  {one_line(fact)}" for fact in pool.facts)
+        if pool.lease_left_secs is not None:
+            yield f"  lease: {pool.lease_left_secs:.1f} s left, as last confirmed"
 
 
 def _plain(diagnosis: Diagnosis, *, wide: bool) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Service(msgspec.Struct, frozen=True):
     rate_limit: RateLimit
     stage: Callable[[], tuple[str, str]]
     status: Callable[[], dict[str, Any]]
-    explain: Callable[[Sequence[PoolKey] | None, str | None], list[Explanation]]
+    explain: Callable[[Sequence[PoolKey] | None, str | None, Callable[[PoolKey], float | None]], list[Explanation]]
     lease_duration_secs: Number
     heartbeat_interval_secs: Number
     max_body_bytes: int
@@ -264,7 +264,8 @@ class Status:
         status = self._service.status()
         if asked is not None:
             keys = None if "*" in asked else [key_in_query(path) for path in asked]
-            status["explained"] = self._service.explain(keys, self._service.replica.incomplete())
+            replica = self._service.replica
+            status["explained"] = self._service.explain(keys, replica.incomplete(), replica.lease_left_secs)
         await self._answers.give(send, [JSON, NO_CACHE], encode_json(status))
 
 

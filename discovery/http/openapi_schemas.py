@@ -198,6 +198,10 @@ _LAID_OVER: dict[str, Schema] = {
         "cause": {"description": "The likely cause, in one word; others may be added."},
         "text": {"description": "The likely cause and what to do, in one line."},
         "facts": {"description": "What each side knows, one line each."},
+        "lease_left_secs": {
+            "minimum": 0,
+            "description": "What the lease has left, as it was last confirmed; null where no registration lives.",
+        },
     },
     "Router": {"url": {"description": "Where the router answers."} | URL},
     "Accepted": {

@@ -6,6 +6,7 @@ may have been missed and which names look alike; which cause is likely is not it
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from discovery.mcs.names import Names, Role, Service
 from discovery.mcs.slices import Notice, ServiceState
@@ -50,14 +51,44 @@ class Evidence:
         self.frontends = {
             state.key: state for state in self.services.values() if state.key and state.role == "frontend"
         }
-        self.clusters = sorted({service.cluster_id for service in self.services})
-        self.imported_by_name = _by_name(self.relays)
-        self.registered_by_name = _by_name(registrations)
-        self.registered_in = _by_home(registrations)
-        self.only_registered_in = _by_home(key for key in registrations if key not in self.relays)
-        self.only_imported_in = _by_home(key for key in self.relays if key not in registrations)
-        self.claims = {} if names else _claims(registrations)
         self._comparisons = COMPARISONS
+
+    # ---- indexes: made when they are needed, since of listed pools few are asked for, several times a minute
+
+    @cached_property
+    def clusters(self) -> list[str]:
+        """The clusters that anything is imported from."""
+        return sorted({service.cluster_id for service in self.services})
+
+    @cached_property
+    def imported_by_name(self) -> dict[str, list[PoolKey]]:
+        """The pools whose relays are imported, by name."""
+        return _by_name(self.relays)
+
+    @cached_property
+    def registered_by_name(self) -> dict[str, list[PoolKey]]:
+        """The registered pools, by name."""
+        return _by_name(self.registrations)
+
+    @cached_property
+    def registered_in(self) -> dict[tuple[str, str], list[str]]:
+        """The names of registered pools, by cluster and namespace."""
+        return _by_home(self.registrations)
+
+    @cached_property
+    def only_registered_in(self) -> dict[tuple[str, str], list[str]]:
+        """The same of those whose relays are not imported."""
+        return _by_home(key for key in self.registrations if key not in self.relays)
+
+    @cached_property
+    def only_imported_in(self) -> dict[tuple[str, str], list[str]]:
+        """The names of pools that are imported and not registered, by cluster and namespace."""
+        return _by_home(key for key in self.relays if key not in self.registrations)
+
+    @cached_property
+    def claims(self) -> dict[str, list[PoolKey]]:
+        """The pools that register each relay's address, where addresses come that way."""
+        return {} if self.names else _claims(self.registrations)
 
     # ---- what is known
 

@@ -42,6 +42,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """What is known of one pool: ``text`` begins with the likely ``cause``, ``facts`` is what each side says.
 
     ``ready`` is whether a relay is known that can be used; None where addresses come with the registrations.
+    ``lease_left_secs`` is as last confirmed, None where no registration lives.
     """
 
     cluster_id: str
@@ -54,6 +55,7 @@ class Explanation(msgspec.Struct, frozen=True):
     cause: Cause
     text: str
     facts: tuple[str, ...]
+    lease_left_secs: float | None = None
 
 
 class Finding(NamedTuple):
@@ -66,12 +68,14 @@ class Finding(NamedTuple):
 # ---- questions
 
 
-def explanation(evidence: Evidence, key: PoolKey, *, listed: bool, frontends: int) -> Explanation:
+def explanation(
+    evidence: Evidence, key: PoolKey, *, listed: bool, frontends: int, lease_left_secs: float | None = None
+) -> Explanation:
     """All that is known of one pool."""
     is_registered = key in evidence.registrations
     is_ready = evidence.is_ready(key) if evidence.names else None
     found = _finding(evidence, key, listed, frontends, is_registered, is_ready)
-    return Explanation(*key, listed, is_registered, is_ready, frontends, *found, evidence.facts(key))
+    return Explanation(*key, listed, is_registered, is_ready, frontends, *found, evidence.facts(key), lease_left_secs)
 
 
 def only_registered(evidence: Evidence, key: PoolKey) -> str:

@@ -152,17 +152,25 @@ class Lists:
             for key, state in sorted(self._join.one_sided.items())
         ]
 
-    def explain(self, keys: Iterable[PoolKey] | None, store_trouble: str | None = None) -> list[Explanation]:
+    def explain(
+        self,
+        keys: Iterable[PoolKey] | None,
+        store_trouble: str | None = None,
+        lease_left_secs: Callable[[PoolKey], float | None] = lambda key: None,
+    ) -> list[Explanation]:
         """Why these pools are or are not listed; None asks for every pool that any side knows.
 
-        ``store_trouble`` is why registrations may be missing.
+        ``store_trouble`` is why registrations may be missing; leases are known to the store's side alone.
         """
         evidence, members = self._gathered(store_trouble), self._pools.everything.members
         found = []
         for key in sorted(evidence.pools()) if keys is None else keys:
             member = members.get(key)
             frontends = len(member.entry.frontends) if member else 0
-            found.append(explanation(evidence, key, listed=member is not None, frontends=frontends))
+            left = lease_left_secs(key)
+            found.append(
+                explanation(evidence, key, listed=member is not None, frontends=frontends, lease_left_secs=left)
+            )
         return found
 
     # ---- publishing

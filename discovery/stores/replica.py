@@ -156,6 +156,11 @@ class Replica:
             entry = self._entries.by_key[key]
             yield Known(key, entry.value, max(0.0, entry.ends_at - now))
 
+    def lease_left_secs(self, key: PoolKey) -> float | None:
+        """What the pool's lease has left, as last confirmed; None where it is not registered."""
+        entry = self._entries.by_key.get(key)
+        return None if entry is None else round(max(0.0, entry.ends_at - self._clock()), 3)
+
     # ---- what relays ask
 
     async def put(self, heartbeat: Heartbeat) -> bool:

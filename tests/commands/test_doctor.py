@@ -27,6 +27,7 @@ LISTED: dict[str, Any] = {
     "cause": "listed",
     "text": "the pool c1/n1/fine is listed with 2 frontends",
     "facts": ["registration: lives", "relays: 1 slice"],
+    "lease_left_secs": 12.34,
 }
 MISSING: dict[str, Any] = LISTED | {
     "dgd_name": "lost",
@@ -36,6 +37,7 @@ MISSING: dict[str, Any] = LISTED | {
     "cause": "not_exported",
     "text": "check that lost-pool-relay is exported: the registered pool c1/n1/lost is not listed",
     "facts": ["registration: lives, for \x1b[2Jm", "relays: none"],
+    "lease_left_secs": None,
 }
 WHOLE: dict[str, Any] = {
     "complete": True,
@@ -97,6 +99,7 @@ async def test_wide_adds_what_each_side_knows_and_sends_nothing_that_steers_a_te
         LISTED["text"],
         "  registration: lives",
         "  relays: 1 slice",
+        "  lease: 12.3 s left, as last confirmed",
     ]
 
 
@@ -216,5 +219,6 @@ def test_what_an_older_service_leaves_out_is_empty() -> None:
     least = {"cluster_id": "c", "namespace": "n", "dgd_name": "d", "listed": False, "text": "gone", "new": 1}
     found = diagnosis.read([json.dumps({"complete": True, "explained": [least], "new": {}}).encode()])
     assert (found.pools[0].key, found.pools[0].facts, found.problems) == (PoolKey("c", "n", "d"), (), ())
+    assert found.pools[0].lease_left_secs is None
     with pytest.raises(Unavailable, match="explains no pools"):
         diagnosis.read([b"{}"])

@@ -556,6 +556,16 @@ def test_metrics_and_status_and_the_document_are_served(listed: Rig) -> None:
     assert listed.get("/openapi.json").json()["openapi"].startswith("3.1")
 
 
+def test_explanations_say_what_is_left_of_the_lease(whole: Rig) -> None:
+    whole.post(fields("p1"))
+    whole.pass_time(4)
+    whole.post(fields("p2"))
+    whole.pass_time(1)
+    asked = whole.get("/status?pool=c1/n1/p1&pool=c1/n1/p2&pool=c1/n1/p3").json()["explained"]
+    assert [one["lease_left_secs"] for one in asked] == [LEASE - 5, LEASE - 1, None]
+    assert [one["lease_left_secs"] for one in whole.get("/status?pool=*").json()["explained"]] == [LEASE - 5, LEASE - 1]
+
+
 # ---- methods and paths
 
 

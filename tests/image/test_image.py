@@ -237,6 +237,7 @@ def test_it_serves_as_any_user_and_ends_with_0_at_sigterm(image: Building) -> No
         registered = {"cluster_id": "c", "namespace": "n", "dgd_name": "p", "model": "m"}
         assert ask(port, "POST", "/pools", registered) == 200
         assert ask(port, "GET", "/pools/c/n/p") == 200
+        assert ask(port, "GET", "/") == 200, "the files of the page were installed too"
         process.send_signal(signal.SIGTERM)
         printed, _ = process.communicate(timeout=30)
     assert process.returncode == 0, printed
