@@ -5,7 +5,7 @@ rule fails is the body looked at a second time, field by field, so that the send
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from operator import lt
@@ -171,6 +171,15 @@ def key_path(key: PoolKey) -> str:
     if path.count("/") == 2 and not _not_plain(path):  # as nearly every one
         return path
     return "/".join([part if _plain_part(part) else quote(part, safe="") for part in key])
+
+
+def key_paths(keys: Sequence[PoolKey]) -> list[str]:
+    """``key_path`` of each key; of many plain ones, as nearly all are, with one look at all of them."""
+    paths = ["/".join(key) for key in keys]
+    together = "".join(paths)
+    if together.count("/") == 2 * len(paths) and not _not_plain(together):
+        return paths
+    return [key_path(key) for key in keys]
 
 
 def key_from_path(path: str) -> PoolKey:

@@ -615,6 +615,12 @@ def test_any_legal_key_survives_the_way_through_a_path(cluster_id: str, namespac
     assert registrations.key_from_path(path) == key
 
 
+@given(st.lists(st.tuples(identifiers, identifiers, identifiers), max_size=5))
+def test_the_paths_of_many_keys_are_those_of_each(keys: list[tuple[str, str, str]]) -> None:
+    asked = [PoolKey(*key) for key in keys]
+    assert registrations.key_paths(asked) == [registrations.key_path(key) for key in asked]
+
+
 @given(st.lists(st.tuples(identifiers, identifiers, identifiers), min_size=2, max_size=2, unique=True))
 def test_two_keys_never_share_a_path(keys: list[tuple[str, str, str]]) -> None:
     one, other = (PoolKey(*key) for key in keys)

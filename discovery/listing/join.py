@@ -151,11 +151,13 @@ class Join:
 
     def _use_relays(self, key: PoolKey, relays: tuple[str, ...]) -> None:
         """Count addresses that two pools claim: a pod's address was taken over while its old pool is still listed."""
-        old = self._relays.pop(key, ())
-        if relays:
-            self._relays[key] = relays
+        old = self._relays.get(key, ())
         if old == relays:
             return
+        if relays:
+            self._relays[key] = relays
+        else:
+            del self._relays[key]
         for address in old:
             self._count(address, -1)
         for address in relays:

@@ -14,6 +14,7 @@ from typing import Protocol
 from discovery.model import PoolKey
 
 ASK_AFTER_SECS = 0.01
+ONE_BY_ONE = 200
 
 
 class Leased(Protocol):
@@ -46,8 +47,7 @@ class Alarms:
     def due(self, leases: Mapping[PoolKey, Leased], now: float) -> list[PoolKey]:
         """The pools whose lease seems to be over; alarms of pools that were renewed meanwhile are set anew."""
         found: list[PoolKey] = []
-        while self._heap and self._heap[0][0] <= now:
-            _, alarm, key = heapq.heappop(self._heap)
+        for alarm, key in self._gone_off(now):
             lease = leases.get(key)
             if lease is None or lease.alarm != alarm:
                 continue
@@ -56,6 +56,20 @@ class Alarms:
             else:
                 found.append(key)
         return found
+
+    def _gone_off(self, now: float) -> list[tuple[int, PoolKey]]:
+        """Takes the alarms until now out of the heap: a few one by one, of many the rest in one pass over all."""
+        heap = self._heap
+        gone_off: list[tuple[int, PoolKey]] = []
+        while heap and heap[0][0] <= now:
+            if len(gone_off) == ONE_BY_ONE:
+                gone_off += [(alarm, key) for at, alarm, key in heap if at <= now]
+                self._heap = [entry for entry in heap if entry[0] > now]
+                heapq.heapify(self._heap)
+                break
+            _, alarm, key = heapq.heappop(heap)
+            gone_off.append((alarm, key))
+        return gone_off
 
     async def next(self, now: float) -> None:
         """Wait for the first alarm, or for one that is set before it."""

@@ -83,15 +83,15 @@ class Link(asyncio.Protocol):
         self, connected: Connected, timeout_secs: float, on_message: Callable[[Any], None] | None = None
     ) -> None:
         self.place = connected.place
-        self._loop = asyncio.get_running_loop()
-        self.heard_at = self._loop.time()
+        self.loop = asyncio.get_running_loop()
+        self.heard_at = self.loop.time()
         self._timeout_secs = timeout_secs
         self._on_message = on_message
         self._reader = hiredis.Reader(replyError=Refused, protocolError=Refused)
         self._calls: deque[_Call] = deque()
         self._outgoing: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
-        self.closed: asyncio.Future[str] = self._loop.create_future()
+        self.closed: asyncio.Future[str] = self.loop.create_future()
         self._writer = connected.hand_over()
         self._transport: asyncio.Transport = self._writer.transport  # type: ignore[assignment]
         self._transport.set_protocol(self)
@@ -101,7 +101,7 @@ class Link(asyncio.Protocol):
     def send(self, command: bytes) -> None:
         """Write a command whose answer goes to ``on_message``."""
         if not self._outgoing:
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         self._outgoing.append(command)
 
     @property
@@ -115,24 +115,24 @@ class Link(asyncio.Protocol):
         A server that does not answer in ``timeout_secs`` is given up with the connection; a ``deadline`` before that
         ends this call alone.
         """
-        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        future: asyncio.Future[list[Any]] = self.loop.create_future()
         if self.closed.done():
             future.set_exception(Broken(self.closed.result()))
             return future
         self.send(commands)
-        given_up_at = self._loop.time() + self._timeout_secs
+        given_up_at = self.loop.time() + self._timeout_secs
         self._calls.append(_Call(future, expected, given_up_at))
         if self._timer is None:
-            self._timer = self._loop.call_at(given_up_at, self._check_deadline)
+            self._timer = self.loop.call_at(given_up_at, self._check_deadline)
         if deadline is not None and deadline < given_up_at:
-            ending = self._loop.call_at(deadline, _end_late, future)
+            ending = self.loop.call_at(deadline, _end_late, future)
             future.add_done_callback(lambda _: ending.cancel())
         return future
 
     @property
     def idle_secs(self) -> float:
         """Seconds since the last sign of life, while nothing is waited for; else 0."""
-        return 0.0 if self._calls else self._loop.time() - self.heard_at
+        return 0.0 if self._calls else self.loop.time() - self.heard_at
 
     def abort(self, reason: str) -> None:
         """Drop the connection; whoever waits hears ``reason``."""
@@ -140,7 +140,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
-        self.heard_at = self._loop.time()
+        self.heard_at = self.loop.time()
         self._reader.feed(data)
         try:
             while not self.closed.done() and (reply := self._reader.gets()) is not False:
@@ -175,14 +175,14 @@ class Link(asyncio.Protocol):
         self._timer = None
         if not self._calls:
             return
-        late = self._loop.time() - self._calls[0].deadline
+        late = self.loop.time() - self._calls[0].deadline
         if late > PAUSE_SECS:  # the process was stopped, not Redis: ask for the answers' time once more
             for call in self._calls:
-                call.deadline = self._loop.time() + self._timeout_secs
-        if self._calls[0].deadline <= self._loop.time():
+                call.deadline = self.loop.time() + self._timeout_secs
+        if self._calls[0].deadline <= self.loop.time():
             self._fail(f"no answer within {self._timeout_secs:g} s", Unavailable)
         else:
-            self._timer = self._loop.call_at(self._calls[0].deadline, self._check_deadline)
+            self._timer = self.loop.call_at(self._calls[0].deadline, self._check_deadline)
 
     def _fail(self, reason: str, kind: type[Unavailable] = Broken) -> None:
         if self.closed.done():
@@ -228,7 +228,9 @@ class Line:
         Where a Cluster's slot moves they are sent again until there is an answer. All of it takes ``timeout_secs`` at
         most. Raises ``Unavailable`` when there is no answer in time; an entry of the answers may be ``Refused``.
         """
-        loop = asyncio.get_running_loop()
+        link = self._open_link()
+        # To ask for the running loop is a call of the system each time, on Python 3.11.
+        loop = asyncio.get_running_loop() if link is None else link.loop
         deadline = loop.time() + self._timeout_secs
         sign = said = ""
         try:

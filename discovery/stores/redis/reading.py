@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from discovery.model import PoolKey
-from discovery.registrations import key_from_path, key_path
+from discovery.registrations import key_from_path, key_paths
 from discovery.stores import Health, Stored
 from discovery.stores.redis.link import first_refusal, pack
 from discovery.stores.redis.names import Names, bulk, revision_of, text
@@ -74,10 +74,12 @@ class Reader:
 
     async def leases(self, keys: Sequence[PoolKey]) -> Leases:
         """What the leases of these pools have left; None where the key is gone."""
-        asked_at, pools = self._clock(), self._names.pools.encode()
-        commands = [_PTTL + bulk(pools + key_path(key).encode()) for key in keys]
-        commands += [pack("GET", self._names.epoch), _SIGNS]
-        answers = await self._server.reads.call(b"".join(commands), len(keys) + 1 + _SIGNS_COUNT)
+        asked_at, pools = self._clock(), self._names.pools
+        before = len(pools)
+        # As one text: thousands of leases may end at once, and both a path and what stands before it are ASCII.
+        questions = [f"*2\r\n$4\r\nPTTL\r\n${before + len(path)}\r\n{pools}{path}\r\n" for path in key_paths(keys)]
+        commands = "".join(questions).encode() + pack("GET", self._names.epoch) + _SIGNS
+        answers = await self._server.reads.call(commands, len(keys) + 1 + _SIGNS_COUNT)
         *times, epoch = answers[:-_SIGNS_COUNT]
         if refusal := first_refusal([*times, epoch]):
             raise self._server.refusal(refusal)
@@ -112,7 +114,8 @@ class Reader:
                 self._report(shown, f"the key {shown} is skipped: {error}")
             else:
                 known = self.value_of(key)
-                items[key] = Stored(known if known == value else value, self._left(ms))
+                shared = known if known is not None and known == value else value
+                items[key] = Stored(shared, self._left(ms))
 
     async def _read(self, commands: bytes, expected: int = 1) -> list[Any]:
         replies = await self._server.reads.call(commands, expected)
