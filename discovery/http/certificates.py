@@ -70,8 +70,8 @@ class Unusable(Exception):
 class Certificates:
     """The context of the moment. Raises ``Misconfigured`` where there is none to begin with.
 
-    An expired certificate is used all the same where there is no better one: who follows it sees why, and the next one
-    heals it.
+    An expired certificate is none: nobody would begin with it, while one that ends in use goes on until there is a
+    better one. One that is not valid yet is used with a warning, since this machine's clock may be the one at fault.
     """
 
     def __init__(self, files: TlsFiles, *, on_refused: Callable[[], None] = lambda: None) -> None:
@@ -84,6 +84,8 @@ class Certificates:
             self._loaded = _load(files)
         except Unusable as error:
             raise Misconfigured(str(error)) from None
+        if time.time() > self._loaded.not_after:
+            raise Misconfigured(f"{self._fault()}: renew it")
         self._note(self._fault())
 
     @property

@@ -664,22 +664,12 @@ def test_what_cannot_be_used_is_refused_at_the_start_in_one_line(material: Mater
     assert Certificates(TlsFiles(certificate, key, ca)).context.verify_mode is ssl.CERT_REQUIRED
 
 
-def test_an_expired_certificate_is_served_with_a_warning_until_a_better_one_comes(
-    material: Material, mount: Mount, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
+def test_f47_an_expired_certificate_does_not_start(material: Material, mount: Mount) -> None:
     mount.show(tls_crt=material.expired[0], tls_key=material.expired[1])
-    with secured(mount.files) as server:
-        with pytest.raises(ssl.SSLCertVerificationError):
-            TlsPeer(server.port, Trust(material))
-        mount.show(tls_crt=material.first[0], tls_key=material.first[1])
-        look(server)
-        assert subject_now(server, material) == "first"
-    warned, taken, healed = texts(caplog)
-    assert "expired on 2020-01-02" in warned
-    assert warned.endswith("clients will refuse it")
-    assert taken.startswith("uses the certificate")
-    assert healed == "the certificate files can be used again"
+    with pytest.raises(Misconfigured) as caught:
+        Certificates(mount.files)
+    assert str(caught.value).startswith(f"the certificate {mount.files.certificate} expired on 2020-01-02")
+    assert str(caught.value).endswith(": renew it")
 
 
 # ---- client certificates
