@@ -1,7 +1,8 @@
 // The page for people: follows the list's stream of events and the service's status, and draws what it holds.
 //
-// Everything that comes from the service is text: it is set with textContent, never as markup.
-// In the order of reading: what is asked of the service, the stream, the status, what the address keeps, drawing.
+// Everything that comes from the service is text: it is set with textContent, never as markup, and what does not print
+// is escaped. In the order of reading: what is asked of the service, the stream, the status, what the address keeps,
+// drawing.
 
 const STATUS_MS = 2000;
 const LEASES_MS = 5000;
@@ -9,6 +10,7 @@ const HIDDEN_FACTOR = 5; // a tab that nobody looks at asks less often
 const SILENCE_MS = 40000; // the service says something every 15 s
 const LONGEST_WAIT_MS = 15000;
 const LONGEST_QUERY = 6000;
+const SETTLED_MS = 300; // so long after the last key or the last scrolling, what follows from it is done
 const DRAW_MS = 250;
 const MOST_OPTIONS = 500;
 const MOST_ONE_SIDED = 100;
@@ -25,7 +27,7 @@ const state = {
   pools: new Map(), // key → row
   complete: false,
   ready: false,
-  status: null,
+  status: undefined, // null when it cannot be read
   leases: new Map(),
   token: readToken(),
   cutAt: null,
@@ -71,18 +73,22 @@ async function ask(path, headers = {}, signal = AbortSignal.timeout(LONGEST_WAIT
 
 let asking = null;
 
-function askForToken(why) {
-  asking ??= new Promise((resolve) => {
-    at("ask-why").textContent = why;
+// Whoever closes the dialog without a token may go on looking at what is there.
+async function askForToken(why) {
+  for (;;) {
+    setText(at("ask-why"), why);
     at("token").value = "";
-    at("ask").addEventListener("close", () => {
-      asking = null;
-      resolve();
-    }, { once: true });
+    at("ask").returnValue = "";
     at("ask").showModal();
-  });
-  return asking;
+    await happening(at("ask"), "close");
+    if (at("ask").returnValue === "given") return;
+    at("give").hidden = false;
+    await happening(at("give"), "click");
+    at("give").hidden = true;
+  }
 }
+
+const happening = (element, what) => new Promise((resolve) => element.addEventListener(what, resolve, { once: true }));
 
 const isAboutToken = (error) => error instanceof Refused && (error.status === 401 || error.status === 403);
 
@@ -101,11 +107,13 @@ async function followForEver() {
     try {
       await follow();
     } catch (error) {
-      why = error.message || "the connection broke off";
+      why = error.message;
       waitMs = error.waitMs || Math.min(LONGEST_WAIT_MS, retryMs * 2 ** Math.min(failures, 5)) * (0.5 + Math.random() / 2);
       if (isAboutToken(error)) {
-        showCut(why, 0);
-        await askForToken(state.token ? why : "Without one it shows no data.");
+        showCut(state.token ? why : "it wants a token");
+        asking = askForToken(state.token ? why : "Without one it shows no data.");
+        await asking;
+        asking = null;
         waitMs = 0;
       }
     }
@@ -122,13 +130,17 @@ async function follow() {
     timer = setTimeout(() => stop.abort(new Error("the service fell silent")), SILENCE_MS);
   };
   heard();
+  let answered = false;
   try {
     const headers = { Accept: "text/event-stream" };
     if (lastId !== null) headers["Last-Event-ID"] = lastId;
     const response = await ask("pools/events", headers, stop.signal);
+    answered = true;
     await readEvents(response.body.pipeThrough(new TextDecoderStream()).getReader());
   } catch (error) {
-    throw stop.signal.aborted ? stop.signal.reason : error;
+    if (stop.signal.aborted) throw stop.signal.reason;
+    if (error instanceof Refused) throw error;
+    throw new Error(answered ? "the connection broke off" : "it cannot be reached", { cause: error });
   } finally {
     clearTimeout(timer);
     stop.abort();
@@ -185,6 +197,7 @@ function apply({ type, data }) {
     state.complete = data.complete;
     state.ready = true;
     askStatusNow();
+    setTimeout(() => askLeasesNow(), SETTLED_MS);
   } else if (type === "put") {
     state.pools.set(keyOf(data), rowOf(data));
   } else if (type === "delete") {
@@ -197,12 +210,14 @@ function apply({ type, data }) {
 
 async function waitAfterCut(why, waitMs) {
   const until = Date.now() + waitMs;
-  const given = new Promise((resolve) => { tryNow = resolve; });
+  const given = new Promise((resolve) => { tryNow = () => resolve(true); });
+  showCut(why);
+  at("again").hidden = waitMs <= 0;
   for (let left = waitMs; left > 0; left = until - Date.now()) {
-    showCut(why, Math.ceil(left / 1000));
-    const first = await Promise.race([given.then(() => "now"), new Promise((r) => setTimeout(r, Math.min(left, 1000)))]);
-    if (first === "now") return;
+    setText(at("cut-next"), `Trying again in ${Math.ceil(left / 1000)} s.`);
+    if (await Promise.race([given, new Promise((resolve) => setTimeout(resolve, Math.min(left, 1000)))])) break;
   }
+  setText(at("cut-next"), "Trying again …");
 }
 
 function showLive() {
@@ -215,20 +230,23 @@ function showLive() {
   drawSoon();
 }
 
-function showCut(why, seconds) {
+// The countdown stands apart: a screen reader says what is wrong once, and not each second.
+function showCut(why) {
   state.cutAt ??= new Date();
   at("stream").textContent = "Cut off";
   at("stream").className = "pill lost";
-  const shown = state.ready ? ` What is shown is from ${state.cutAt.toLocaleTimeString()}.` : "";
-  const next = seconds > 0 ? ` Trying again in ${seconds} s.` : "";
-  setText(at("cut"), `No news from the service: ${why.replace(/\.$/, "")}.${shown}${next}`);
   at("cut").hidden = false;
+  const shown = state.ready ? ` What is shown is from ${state.cutAt.toLocaleTimeString()}.` : "";
+  setText(at("cut-why"), `No news from the service: ${why.replace(/\.$/, "")}.${shown}`);
+  setText(at("cut-next"), "");
+  at("again").hidden = true;
   drawSoon();
 }
 
 // ---- the status, and leases of the rows in sight
 
 let askStatusNow = () => {};
+let askLeasesNow = () => {};
 
 async function pollStatus() {
   for (;;) {
@@ -248,7 +266,7 @@ async function pollLeases() {
     const explained = await explain(rowsInSight()).catch(() => []);
     state.leases = new Map(explained.map((one) => [keyOf(one), one.lease_left_secs]));
     if (explained.length) drawRows();
-    await pause(LEASES_MS, () => {});
+    await pause(LEASES_MS, (wake) => { askLeasesNow = wake; });
   }
 }
 
@@ -319,10 +337,20 @@ function wantedSort() {
 function want(name, value) {
   if (value) wanted[name] = value;
   else delete wanted[name];
-  const query = new URLSearchParams(wanted).toString();
-  history.replaceState(null, "", base + (query && "?" + query));
   at("scroller").scrollTop = 0;
   drawNow();
+  clearTimeout(settling);
+  settling = setTimeout(settled, SETTLED_MS);
+}
+
+let settling = 0;
+
+// Browsers refuse pages that write the address too often, and a count that changes with each key is noise when heard.
+function settled() {
+  const query = new URLSearchParams(wanted).toString();
+  history.replaceState(null, "", base + (query && "?" + query));
+  setText(at("found"), `${counted(view.length, "pool")} found`);
+  askLeasesNow();
 }
 
 function matches(row) {
@@ -372,7 +400,21 @@ function drawNow() {
   drawCost = performance.now() - started;
 }
 
+// As `discovery doctor` prints it: no character of a name turns the text around it, hides in it or breaks the line.
+const NOT_PRINTED = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
+const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+
+function plain(text) {
+  return text.replace(NOT_PRINTED, (character) => {
+    const code = character.codePointAt(0);
+    const hex = code.toString(16);
+    if (SHORT[character]) return SHORT[character];
+    return code < 0x100 ? `\\x${hex.padStart(2, "0")}` : code < 0x10000 ? `\\u${hex.padStart(4, "0")}` : `\\U${hex.padStart(8, "0")}`;
+  });
+}
+
 function setText(element, text) {
+  text = plain(text);
   if (element.textContent !== text) element.textContent = text;
 }
 
@@ -414,13 +456,9 @@ function drawFacts() {
 }
 
 function drawParts(status) {
+  if (status === undefined) return;
   const parts = status ? [storeLine(status.store), ...status.watchers.map(watcherLine)] : [["The status cannot be read.", true]];
-  fill(at("parts"), parts, ([text, bad]) => {
-    const item = document.createElement("li");
-    item.textContent = text;
-    item.className = bad ? "bad" : "";
-    return item;
-  });
+  fill(at("parts"), parts, ([text, bad]) => element("li", text, bad ? "bad" : ""));
 }
 
 function storeLine(store) {
@@ -434,6 +472,13 @@ function watcherLine(watcher) {
   const trouble = watcher.incomplete_because || watcher.warning;
   return trouble ? [`Watcher ${watcher.name}: ${trouble}`, true]
     : [`Watcher ${watcher.name} sees ${counted(watcher.services, "Service")}`, false];
+}
+
+function element(name, text, className = "") {
+  const made = document.createElement(name);
+  setText(made, text);
+  made.className = className;
+  return made;
 }
 
 function fill(parent, values, make) {
@@ -474,7 +519,7 @@ function drawOptions(name, counts) {
   if (left > 0) values = values.filter((value, number) => number < MOST_OPTIONS || value === wanted[name]);
   const options = [["", "any"], ...values.map((value) => [value, value])];
   if (left > 0) options.push(["", `… ${grouped(left)} more: search for them`]);
-  fill(select, options, ([value, text]) => new Option(text, value));
+  fill(select, options, ([value, text]) => new Option(plain(text), value));
   select.value = wanted[name] || "";
 }
 
@@ -485,12 +530,7 @@ function drawOneSided() {
   const chosen = all.filter(matchesOneSided);
   at("one-sided").hidden = all.length === 0;
   setText(at("one-sided-title"), `Not listed: ${counted(chosen.length, "pool")} of which one side is missing`);
-  fill(at("one-sided-rows"), chosen.slice(0, MOST_ONE_SIDED).map((one) => [
-    `${one.cluster_id}/${one.namespace}/${one.dgd_name}`,
-    one.side === "registered" ? "registered, not Ready" : "Ready, not registered",
-    span(one.since_secs),
-    one.text,
-  ]), (texts) => rowWith(texts));
+  drawOneSidedRows(chosen.slice(0, MOST_ONE_SIDED));
   const left = chosen.length - MOST_ONE_SIDED;
   at("one-sided-more").hidden = left <= 0;
   setText(at("one-sided-more"), `And ${grouped(left)} more: search to see them.`);
@@ -503,14 +543,25 @@ function matchesOneSided(one) {
     && (!wanted.q || wanted.q.toLowerCase().split(/\s+/).every((word) => text.includes(word)));
 }
 
-function rowWith(texts) {
-  const row = document.createElement("tr");
-  row.append(...texts.map((text) => {
-    const cell = document.createElement("td");
-    cell.textContent = text;
-    return cell;
-  }));
-  return row;
+function drawOneSidedRows(chosen) {
+  const body = at("one-sided-rows");
+  const focusedKey = keyInFocus("#one-sided-rows tr");
+  while (body.rows.length > chosen.length) body.lastChild.remove();
+  while (body.rows.length < chosen.length) body.append(emptyRow(4));
+  chosen.forEach((one, number) => {
+    const row = body.rows[number];
+    row.key = keyOf(one);
+    setText(row.cells[0].firstChild, `${one.cluster_id}/${one.namespace}/${one.dgd_name}`);
+    setText(row.cells[1], one.side === "registered" ? "registered, not Ready" : "Ready, not registered");
+    setText(row.cells[2], span(one.since_secs));
+    setText(row.cells[3], one.text);
+  });
+  if (focusedKey && keyInFocus("#one-sided-rows tr") !== focusedKey) focusKey(focusedKey);
+}
+
+function keyInFocus(rows) {
+  const row = document.activeElement && document.activeElement.closest(rows);
+  return row ? row.key : null;
 }
 
 // -- listed pools: only the rows in sight are drawn; row n of the list is always drawn by the same element
@@ -546,38 +597,37 @@ function rowsInSight() {
 
 function drawRows() {
   const [first, end] = rangeInSight();
-  const focused = document.activeElement && document.activeElement.closest("#rows tr");
-  const focusedKey = focused && focused.key;
-  for (const [number, element] of drawn) {
+  const focusedKey = keyInFocus("#rows tr");
+  for (const [number, row] of drawn) {
     if (number < first || number >= end) {
-      element.remove();
+      row.remove();
       drawn.delete(number);
     }
   }
   let before = above;
   for (let number = first; number < end; number += 1) {
-    let element = drawn.get(number);
-    if (!element) drawn.set(number, element = emptyRow());
-    drawRow(element, view[number], number);
-    if (before.nextSibling !== element) before.after(element);
-    before = element;
+    let row = drawn.get(number);
+    if (!row) drawn.set(number, row = emptyRow(8));
+    drawRow(row, view[number], number);
+    if (before.nextSibling !== row) before.after(row);
+    before = row;
   }
   above.firstChild.style.height = `${first * rowHeight()}px`;
   below.firstChild.style.height = `${(view.length - end) * rowHeight()}px`;
   at("pools").setAttribute("aria-rowcount", String(view.length + 1));
   drawNothing();
-  if (focusedKey && (!document.activeElement || document.activeElement === document.body || focused.key !== focusedKey)) {
-    focusKey(focusedKey);
-  }
+  if (focusedKey && keyInFocus("#rows tr") !== focusedKey) focusKey(focusedKey);
 }
 
-function emptyRow() {
+// Rows are reached with the arrow keys: as stops of the Tab key they would stand between the list and what follows.
+function emptyRow(columns) {
   const row = document.createElement("tr");
   const button = document.createElement("button");
   button.type = "button";
+  if (columns === 8) button.tabIndex = -1;
   row.insertCell().append(button);
-  for (let number = 1; number < 8; number += 1) row.insertCell();
-  row.cells[6].className = row.cells[7].className = "number";
+  for (let number = 1; number < columns; number += 1) row.insertCell();
+  if (columns === 8) row.cells[6].className = row.cells[7].className = "number";
   return row;
 }
 
@@ -587,12 +637,12 @@ function drawRow(element, row, number) {
   const lease = state.leases.get(row.key);
   const texts = [
     row.dgd_name, row.namespace, row.cluster_id, row.model, row.location || "–", row.capacityText || "–",
-    row.frontends ? grouped(row.frontends) : "none", typeof lease === "number" ? `${Math.max(0, lease).toFixed(0)} s` : "",
+    row.frontends ? grouped(row.frontends) : "none", typeof lease === "number" ? `${lease.toFixed(0)} s` : "",
   ];
-  const button = element.cells[0].firstChild;
   texts.forEach((text, column) => {
-    setText(column ? element.cells[column] : button, text);
-    if (column > 0 && column < 6 && element.cells[column].title !== text) element.cells[column].title = text;
+    const cell = element.cells[column];
+    setText(column ? cell : cell.firstChild, text);
+    if (column < 6 && cell.shown !== text) cell.title = plain(cell.shown = text);
   });
   element.cells[6].classList.toggle("bare", row.frontends === 0);
 }
@@ -606,10 +656,8 @@ function drawNothing() {
 }
 
 function focusKey(key) {
-  for (const element of drawn.values()) {
-    if (element.key === key) return element.cells[0].firstChild.focus({ preventScroll: true });
-  }
-  at("scroller").focus({ preventScroll: true });
+  const row = [...drawn.values(), ...at("one-sided-rows").rows].find((one) => one.key === key);
+  (row ? row.cells[0].firstChild : at("scroller")).focus({ preventScroll: true });
 }
 
 function drawSorts() {
@@ -622,35 +670,38 @@ function drawSorts() {
 
 // -- one pool
 
-let opened = null;
+let opened = null; // the key of the pool, in an object of its own for each time
 
 async function openDetails(key) {
-  opened = key;
-  drawDetails(null);
-  if (!at("details").open) at("details").showModal();
-  while (at("details").open && opened === key) {
-    const row = state.pools.get(key);
+  const mine = opened = { key };
+  drawDetails(null, "Asking the service …");
+  at("details").showModal();
+  while (opened === mine) {
     const [cluster_id, namespace, dgd_name] = key.split("\0");
-    const found = await explain([row || { pool: { cluster_id, namespace, dgd_name } }]).catch(() => []);
-    if (opened === key) drawDetails(found[0] || null);
+    let found = null;
+    let trouble = "The service does not answer.";
+    try {
+      [found] = await explain([{ pool: { cluster_id, namespace, dgd_name } }]);
+    } catch (error) {
+      if (error instanceof Refused) trouble = error.message;
+    }
+    if (opened === mine) drawDetails(found, trouble);
     await pause(STATUS_MS, () => {});
   }
 }
 
-function drawDetails(found) {
-  const row = state.pools.get(opened);
-  setText(at("details-title"), opened.split("\0").join("/"));
-  setText(at("details-why"), found ? `${found.text[0].toUpperCase()}${found.text.slice(1)}.` : "Asking the service …");
-  fill(at("details-facts"), found ? found.facts : [], (fact) => {
-    const item = document.createElement("li");
-    item.textContent = fact;
-    return item;
-  });
-  fill(at("details-fields"), row ? fieldsOf(row) : [["Listed", "no longer"]], ([name, text]) => {
+function drawDetails(found, otherwise) {
+  const row = state.pools.get(opened.key);
+  setText(at("details-title"), opened.key.split("\0").join("/"));
+  setText(at("details-why"), found ? `${found.text[0].toUpperCase()}${found.text.slice(1)}.` : otherwise);
+  at("details-why").className = `sentence ${found ? (found.listed && found.frontends ? "good" : "bad") : ""}`;
+  const lease = found && found.lease_left_secs;
+  const facts = found ? [...found.facts, ...(typeof lease === "number" ? [`lease: ${lease.toFixed(1)} s left, as last confirmed`] : [])] : [];
+  fill(at("details-facts"), facts, (fact) => element("li", fact));
+  fill(at("details-fields"), row ? fieldsOf(row) : [["Listed", "no"]], ([name, text]) => {
     const both = document.createDocumentFragment();
-    both.append(document.createElement("dt"), document.createElement("dd"));
-    both.firstChild.textContent = name;
-    both.lastChild.textContent = text;
+    both.append(element("dt", name), element("dd", ""));
+    both.lastChild.append(...[].concat(text).map((line) => element("div", line)));
     return both;
   });
 }
@@ -658,14 +709,15 @@ function drawDetails(found) {
 function fieldsOf(row) {
   const { pool } = row;
   const place = pool.location;
-  const point = place.latitude === undefined && place.longitude === undefined ? "" : ` (${place.latitude}, ${place.longitude})`;
+  const isPoint = typeof place.latitude === "number" || typeof place.longitude === "number";
+  const point = isPoint ? ` (${place.latitude ?? "?"}, ${place.longitude ?? "?"})` : "";
   return [
     ["Model", pool.model],
     ["Location", (row.location || "–") + point],
     ["Capacity", row.capacityText || "–"],
     ["Capabilities", pool.capabilities.join(", ") || "–"],
-    ["Frontends", pool.frontends.join("\n") || "none"],
-    ["Relays", pool.relays.join("\n") || "none"],
+    ["Frontends", pool.frontends.length ? pool.frontends : "none"],
+    ["Relays", pool.relays.length ? pool.relays : "none"],
     ["Instance", pool.instance_id || "–"],
     ...Object.entries(pool.metadata).map(([name, value]) => [`Metadata ${name}`, value]),
   ];
@@ -677,8 +729,8 @@ function moveFocus(event) {
   const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -view.length, End: view.length };
   if (!(event.key in steps) || !view.length || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
-  const element = event.target.closest("#rows tr");
-  const from = element ? view.findIndex((row) => row.key === element.key) : -1;
+  const key = keyInFocus("#rows tr");
+  const from = key === null ? -1 : view.findIndex((row) => row.key === key);
   const to = Math.min(view.length - 1, Math.max(0, (from < 0 ? -1 : from) + steps[event.key]));
   const scroller = at("scroller");
   const head = document.querySelector("#pools thead").offsetHeight;
@@ -688,6 +740,14 @@ function moveFocus(event) {
   if (top > scroller.scrollTop + room) scroller.scrollTop = top - room;
   drawRows();
   focusKey(view[to].key);
+}
+
+let scrolling = 0;
+
+function scrolled() {
+  requestAnimationFrame(drawRows);
+  clearTimeout(scrolling);
+  scrolling = setTimeout(() => askLeasesNow(), SETTLED_MS);
 }
 
 function begin() {
@@ -712,19 +772,22 @@ function begin() {
       want("sort", name === head.dataset.sort && !down ? `-${name}` : head.dataset.sort);
     });
   }
-  at("scroller").addEventListener("scroll", () => requestAnimationFrame(drawRows));
+  at("scroller").addEventListener("scroll", scrolled);
   at("scroller").addEventListener("keydown", moveFocus);
   window.addEventListener("resize", () => requestAnimationFrame(drawRows));
   window.addEventListener("online", () => tryNow());
   document.addEventListener("visibilitychange", () => { if (!document.hidden) { tryNow(); askStatusNow(); } });
-  at("rows").addEventListener("click", (event) => {
-    if (event.target.closest("button")) openDetails(event.target.closest("tr").key);
-  });
+  for (const rows of [at("rows"), at("one-sided-rows")]) {
+    rows.addEventListener("click", (event) => {
+      if (event.target.closest("button")) openDetails(event.target.closest("tr").key);
+    });
+  }
   at("details").addEventListener("close", () => {
-    const key = opened;
+    const { key } = opened;
     opened = null;
     focusKey(key);
   });
+  at("again").addEventListener("click", () => tryNow());
   at("ask-form").addEventListener("submit", () => keepToken(at("token").value.trim()));
   at("forget").addEventListener("click", () => { keepToken(""); location.reload(); });
   drawNow();
