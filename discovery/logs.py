@@ -2,6 +2,8 @@
 
 Everything that logs goes through here, uvicorn and asyncio included. A line never holds a raw control character, so
 that nothing a client sends can forge a second line or colour a terminal, and never the password of a URL.
+Changes of state are told with ``event``, by a name out of ``EVENTS`` and with the same fields everywhere; they are
+never left out. Of all other warnings the first few of a kind are shown, then how many more there were.
 Knows nothing of settings; formats what ``logging`` hands over.
 """
 
@@ -9,10 +11,85 @@ import logging
 import re
 import sys
 import time
-from typing import Any, Literal
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
+SHOWN_OF_A_KIND = 5
+LEFT_OUT_SECS = 60.0
+REMEMBERED_KINDS = 1000
+
+EVENTS = {
+    "service.started": "all of a replica is made, and it listens",
+    "service.listening": "a second address, or its limits, where they are not what was asked for",
+    "service.draining": "told to stop: not ready any more, still answering",
+    "service.hurried": "told again to stop",
+    "service.stopped": "the last line",
+    "service.fault": "a part of the process ended by a fault of ours and begins again",
+    "list.complete": "the list is the whole truth again",
+    "list.incomplete": "pools may be missing in the list, `cause` says why",
+    "pools.mass_loss": "most pools of all clusters ended within one lease and are kept",
+    "pools.mass_loss_over": "the hold over a mass loss has ended",
+    "pool.one_sided": "a pool is registered but not Ready, Ready but not registered, or named otherwise",
+    "pool.alternating": "the relays of a pool send different registrations in turn",
+    "pool.unreadable": "a stored registration is skipped",
+    "store.failing": "calls to the store fail, the last list stays",
+    "store.recovered": "the store answers again",
+    "store.data_lost": "the store may have lost data, pools stay for a lease",
+    "store.reread": "everything is read again, `cause` says why",
+    "store.refuses": "the store refuses one kind of call, the others work",
+    "store.accepts": "what the store refused works again",
+    "store.setup": "the store is set up in a way that costs data or hides losses",
+    "watcher.failing": "a watcher fails, its last view stays",
+    "watcher.recovered": "a watcher is well again",
+    "watcher.odd": "what a cluster shows cannot be used as it is",
+    "tokens.valid": "how many tokens are valid at the start",
+    "tokens.renewed": "the file of tokens has changed",
+    "file.refused": "a renewed file is not taken, what it held before stays in force",
+    "file.accepted": "a renewed file is in force, or holds again what is",
+    "certificate.used": "which certificate is shown",
+    "certificate.doubtful": "clients will refuse the certificate",
+    "connections.full": "all connections are in use",
+    "handshake.failed": "a TLS handshake failed; one line a minute",
+    "request.finished": "a request has ended (access log)",
+    "request.refused": "a request was refused before it was whole (access log)",
+    "request.failed": "a request ended by a fault of ours, or was cut off",
+    "tracing.failing": "spans cannot be exported and are dropped",
+    "tracing.recovered": "spans are exported again",
+}
+"""What ``event`` may be: one name for each change of state, whatever the words of its line."""
+
+
+class Fields(TypedDict, total=False):
+    """What a line of JSON may have beside its text, by the same names everywhere."""
+
+    pool: str
+    cluster: str
+    watcher: str
+    store: str
+    cause: str
+    lasted_secs: float
+    request_id: str
+    method: str
+    path: str
+    status: int
+    bytes: int
+    duration_ms: float
+    identity: str
+    peer: str
+    version: str
+    mode: str
+    limits: dict[str, float]
+    tls: bool
+    tokens: bool
+    access_log: bool
+    tracing: bool
+    listen: str
+
+
+_STRUCTURED = frozenset(Fields.__annotations__)
 _OWN_ATTRIBUTES = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
     "message",
     "asctime",
@@ -27,9 +104,33 @@ _password_parameter = re.compile(r"(?i)(?<=[?&]password=)[^\s&\"']+").sub
 _raw_control = re.compile(r"[\x7f-\x9f\u2028\u2029]").sub
 
 
+_process: dict[str, str] = {}
+"""What every line of JSON has, since all lines of the process meet in one collector with those of others."""
+
+
+def event(
+    logger: logging.Logger, level: int, name: str, text: str, *arguments: object, **fields: Unpack[Fields]
+) -> None:
+    """Tell of a change of state: a line for people, and the same for programs by a name and fields."""
+    if logger.isEnabledFor(level):
+        logger.log(level, text, *arguments, extra={"event": name, **fields}, stacklevel=2)
+
+
+def name_replica(replica: str) -> None:
+    """From now on every line of JSON names the replica."""
+    _process["replica"] = replica
+
+
+def say_left_out(*, all_of_it: bool = False) -> None:
+    """Say how many lines were left out of the kinds whose time is over; at the end of the process of all kinds."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LimitedHandler):
+            handler.say_left_out(all_of_it=all_of_it)
+
+
 def configure(log_format: Literal["text", "json"], level: str) -> None:
     """Send every log line of the process to standard error in this format; calling it again replaces the last call."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LimitedHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in root.handlers[:]:
@@ -53,13 +154,88 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+class _Kind:
+    """What was seen of one kind of line in its time, which began with the first."""
+
+    __slots__ = ("first", "left_out", "over_at", "shown")
+
+    def __init__(self, first: logging.LogRecord, over_at: float) -> None:
+        self.first = first
+        self.over_at = over_at
+        self.shown = self.left_out = 0
+
+
+class LimitedHandler(logging.StreamHandler[Any]):
+    """Writes every event, and of other warnings of a kind the first few a minute; the rest is counted and told.
+
+    A kind is a logger, a level and a text before its arguments are put in: what differs in names and numbers alone is
+    one kind.
+    """
+
+    def __init__(self, stream: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._clock = clock
+        self._kinds: OrderedDict[tuple[str, int, str], _Kind] = OrderedDict()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, or count it."""
+        if record.levelno < logging.WARNING or "event" in record.__dict__:
+            super().emit(record)
+            return
+        self.say_left_out()
+        kind = self._kind_of(record)
+        if kind.shown < SHOWN_OF_A_KIND:
+            kind.shown += 1
+            super().emit(record)
+        else:
+            kind.left_out += 1
+
+    def say_left_out(self, *, all_of_it: bool = False) -> None:
+        """See the function of this name. The kinds stand in the order in which their times end."""
+        self.acquire()  # ``emit`` holds it already, and may
+        try:
+            while self._kinds:
+                kind = next(iter(self._kinds.values()))
+                if not all_of_it and kind.over_at > self._clock():
+                    break
+                self._tell(self._kinds.popitem(last=False)[1])
+        finally:
+            self.release()
+
+    def _kind_of(self, record: logging.LogRecord) -> _Kind:
+        # A text that is an argument as a whole tells its kinds apart by itself.
+        text = record.getMessage() if record.msg == "%s" else str(record.msg)
+        key = (record.name, record.levelno, text)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _Kind(record, self._clock() + LEFT_OUT_SECS)
+            if len(self._kinds) > REMEMBERED_KINDS:
+                self._tell(self._kinds.popitem(last=False)[1])
+        return kind
+
+    def _tell(self, kind: _Kind) -> None:
+        if kind.left_out:
+            first = kind.first
+            text = f"... and {kind.left_out:,} more like this in the last {LEFT_OUT_SECS:g} s: {_message(first)}"
+            record = logging.LogRecord(first.name, first.levelno, "", 0, "%s", (text,), None)
+            record.left_out = kind.left_out
+            super().emit(record)
+
+
 class TextFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.123Z INFO discovery.stores.redis.store: The store answers again. outage_secs=3``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; what was passed as ``extra`` follows as name=value, a traceback follows escaped."""
+        """One line; what was passed as ``extra`` follows as name=value, a traceback follows escaped.
+
+        Of an event only the id of the request: its text says the rest.
+        """
         parts = [f"{_time(record)} {record.levelname} {record.name}: {_message(record)}"]
-        parts += [f"{name}={_text_value(value)}" for name, value in _extra(record).items()]
+        extra = _extra(record)
+        if "event" in extra:
+            extra = {name: value for name, value in extra.items() if name not in _STRUCTURED or name == "request_id"}
+            del extra["event"]
+        parts += [f"{name}={_text_value(value)}" for name, value in extra.items()]
         if traceback := _traceback(self, record):
             parts.append("| " + traceback)
         return one_line(" ".join(parts))
@@ -78,7 +254,7 @@ class JsonFormatter(logging.Formatter):
         }
         if traceback := _traceback(self, record):
             fields["exception"] = traceback
-        return _encode(_extra(record) | fields)
+        return _encode(_extra(record) | fields | _process)
 
 
 def _encode(fields: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from discovery.errors import DiscoveryError, Fault, Rejected, Unavailable
+from discovery.http.request_ids import id_of
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -75,22 +76,28 @@ async def problem(
     title: str | None = None,
     faults: Iterable[Fault] = (),
     headers: Iterable[tuple[bytes, bytes]] = (),
+    scope: Scope | None = None,
 ) -> None:
-    """An error as ``application/problem+json`` (RFC 9457)."""
-    await answer(send, status, [PROBLEM, *headers], encode_json(problem_document(status, detail, title, faults)))
+    """An error as ``application/problem+json`` (RFC 9457); with the request's id where the error is on this side."""
+    document = problem_document(status, detail, title, faults)
+    if status >= 500 and scope is not None:
+        document["request_id"] = id_of(scope)
+    await answer(send, status, [PROBLEM, *headers], encode_json(document))
 
 
-async def refuse(send: Send, error: DiscoveryError) -> None:
+async def refuse(send: Send, error: DiscoveryError, scope: Scope | None = None) -> None:
     """The one table from errors to answers."""
     match error:
         case Rejected():
             extra = [(name.encode(), value.encode()) for name, value in error.headers]
-            await problem(send, error.status, error.detail, title=error.title, faults=error.faults, headers=extra)
+            await problem(
+                send, error.status, error.detail, title=error.title, faults=error.faults, headers=extra, scope=scope
+            )
         case Unavailable():
             retry = (b"retry-after", b"%d" % random.randint(1, 1 + error.retry_after_secs))  # noqa: S311
-            await problem(send, 503, error.detail, headers=[retry, (b"connection", b"close")])
+            await problem(send, 503, error.detail, headers=[retry, (b"connection", b"close")], scope=scope)
         case _:
-            await problem(send, 500, FAULT)
+            await problem(send, 500, FAULT, scope=scope)
 
 
 def too_many(what: str, limit: int) -> Rejected:

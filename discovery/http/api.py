@@ -131,7 +131,7 @@ def _guarded(handler: App, admit: Callable[[Scope], None] | None = None) -> App:
                 admit(scope)
             await handler(scope, receive, send)
         except DiscoveryError as error:
-            await refuse(send, error)
+            await refuse(send, error, scope)
 
     return guarded
 
@@ -151,7 +151,7 @@ async def _http_error(request: Request, error: HTTPException) -> App:
         elif error.status_code == 405:
             detail = f"This path takes {(error.headers or {}).get('Allow', 'other methods')}."
         headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-        await problem(send, error.status_code, detail, headers=headers)
+        await problem(send, error.status_code, detail, headers=headers, scope=scope)
 
     return response
 
@@ -160,6 +160,6 @@ async def _fault(request: Request, error: Exception) -> App:
     """The answer to a fault of ours; the router raises it again after this, so that the server logs it."""
 
     async def response(scope: Scope, receive: Receive, send: Send) -> None:
-        await problem(send, 500, FAULT)
+        await problem(send, 500, FAULT, scope=scope)
 
     return response

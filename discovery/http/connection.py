@@ -38,6 +38,7 @@ from discovery.http.limits import (
     Unread,
 )
 from discovery.http.peers import SharedState
+from discovery.http.request_ids import REQUEST_ID, REQUEST_ID_HEADERS, taken_over
 
 LINGER_SECS = 1.0
 """How long a refused peer's bytes are still read and thrown away: a close with unread bytes is a reset, which would
@@ -74,6 +75,7 @@ class Connection(HttpToolsProtocol):
         "messages",
         "receiving",
         "refusal",
+        "request_id",
         "running",
         "shared",
         "surplus",
@@ -101,6 +103,7 @@ class Connection(HttpToolsProtocol):
         self.begun = False
         self.hosts = 0
         self.content: bytes | bytearray = b""
+        self.request_id: str | None = None
         # Bytes since the request began; never less than its head, and more when the read also held an earlier request.
         self.message_bytes = 0
         self.messages = 0
@@ -186,6 +189,8 @@ class Connection(HttpToolsProtocol):
         elif name in CHECKED_HEADERS:
             if name == b"expect":
                 self.expect_100_continue = value.strip().lower() == b"100-continue"
+            elif name in REQUEST_ID_HEADERS:
+                self.request_id = taken_over(name, value.strip(), self.request_id)
             else:
                 self.refusal = self.refusal or header_refusal(name, value, self.limits)
         self.headers.append((name, value))
@@ -273,6 +278,7 @@ class Connection(HttpToolsProtocol):
         if size == 0 or is_flowing_stream:
             self.shared.unflushed.discard(self)
         elif unread.is_overdue(size, now):
+            self.shared.dropped += 1
             self.abort()
 
     def drain(self) -> None:
@@ -306,9 +312,14 @@ class Connection(HttpToolsProtocol):
         if self.answering or self.transport.is_closing():
             self.abort()
             return
-        headers, body = refusal.headers_and_body()
+        headers, body = refusal.headers_and_body(self.request_id)
+        if self.request_id is not None:
+            headers.append((b"x-request-id", self.request_id.encode("ascii")))
         lines = [b"%b: %b\r\n" % header for header in (*self.shared.default_headers, *headers)]
-        self.transport.write(b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body]))
+        answer = b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body])
+        self.transport.write(answer)
+        for heard in self.shared.on_refused:
+            heard(refusal.status, self.client, self.request_id, len(answer))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.lingering = True
@@ -357,9 +368,11 @@ class Connection(HttpToolsProtocol):
             "client": self.client,
             "server": self.server,
         }
+        if self.request_id is not None:
+            scope[REQUEST_ID], self.request_id = self.request_id, None
         self.headers, self.content = [], b""
         keep_alive = version != "1.0" and parser.should_keep_alive()
-        return Exchange(scope, bytes(body), self, keep_alive=keep_alive)
+        return self.shared.exchange(scope, bytes(body), self, keep_alive=keep_alive)
 
     def _begin(self, exchange: Exchange) -> None:
         """Let the app answer the running request: at once, or in a task where it has to wait for something."""

@@ -10,6 +10,8 @@ for something before.
 
 import asyncio
 import logging
+import sys
+import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import lru_cache
@@ -22,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from discovery.http.heads import Field, ReadyHeaders
 from discovery.http.limits import INTERNAL_ERROR
 from discovery.http.peers import SharedState
+from discovery.http.request_ids import REQUEST_ID, id_of
 
 JOINED_BYTES = 65_536
 """Up to here a copy that puts head and body into one piece is cheaper than a second piece for the system call."""
@@ -64,6 +67,7 @@ class Exchange:
         "_missing",
         "_owner",
         "_shared",
+        "begun_at",
         "chunked_encoding",
         "disconnected",
         "flow",
@@ -71,8 +75,12 @@ class Exchange:
         "response_complete",
         "response_started",
         "scope",
+        "status",
         "transport",
     )
+
+    begun_at: float
+    """When the app was handed the request, by ``time.perf_counter``; only where somebody hears of its end."""
 
     def __init__(self, scope: dict[str, Any], body: bytes, owner: Owner, *, keep_alive: bool) -> None:
         scope[WIRE] = self
@@ -81,6 +89,7 @@ class Exchange:
         self.flow = owner.flow
         self.keep_alive = keep_alive
         self.disconnected = False
+        self.status = 0
         self.response_started = False
         self.response_complete = False
         # None while the answer has not begun, and where it has neither length nor chunks: HTTP/1.0, up to the close.
@@ -137,9 +146,11 @@ class Exchange:
             self._heard.set()
 
     def release(self) -> None:
-        """The app has ended: what has led to this exchange and back must not keep it."""
+        """The app has ended: who listens hears it, and what has led to this exchange and back must not keep it."""
         self._owner = None
         self.scope.pop(WIRE, None)
+        for heard in self._shared.on_finished:
+            heard(self)
 
     def _begin(self, status: int, headers: Iterable[Field]) -> None:
         """Make the head; it waits for the first body bytes."""
@@ -157,6 +168,9 @@ class Exchange:
         elif self.scope["http_version"] != "1.0":
             self.chunked_encoding = True
             head += b"transfer-encoding: chunked\r\n"
+        if REQUEST_ID in self.scope:
+            head += b"x-request-id: %b\r\n" % self.scope[REQUEST_ID].encode("ascii")
+        self.status = status
         self.response_started = True
         self._head = head + b"\r\n"
 
@@ -241,6 +255,8 @@ class Begun(Coroutine[Any, None, None]):
 
 def begin(exchange: Exchange, app: App, owner: Owner) -> Begun | None:
     """Let the app take its first step; what is left of it needs a task."""
+    if owner.shared.on_finished:
+        exchange.begun_at = time.perf_counter()
     running = _run(exchange, app, owner)
     try:
         waits_for = running.send(None)
@@ -254,11 +270,11 @@ async def _run(exchange: Exchange, app: App, owner: Owner) -> None:
     try:
         await app(exchange.scope, exchange.receive, exchange.send)
         if not exchange.response_complete and not exchange.disconnected:
-            logger.error("%s ended without an answer", _describe(exchange))
+            _tell(logging.ERROR, exchange, "%s ended without an answer")
     except Exception:
         # After the peer has left, an error is most likely the app noticing just that.
         level = logging.DEBUG if exchange.disconnected else logging.ERROR
-        logger.log(level, "%s failed", _describe(exchange), exc_info=True)
+        _tell(level, exchange, "%s failed")
     except BaseException:
         owner.abort()
         raise
@@ -272,14 +288,17 @@ async def _answer_for_app(exchange: Exchange, owner: Owner) -> None:
     if exchange.response_started or owner.transport.is_closing():
         owner.close()  # in the middle of an answer: the missing rest tells the peer
         return
-    headers, body = INTERNAL_ERROR.headers_and_body()
+    headers, body = INTERNAL_ERROR.headers_and_body(id_of(exchange.scope))
     await exchange.send({"type": "http.response.start", "status": INTERNAL_ERROR.status, "headers": headers})
     await exchange.send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _describe(exchange: Exchange) -> str:
+def _tell(level: int, exchange: Exchange, text: str) -> None:
+    """A fault of ours; each is an event of its own kind, but a flood of them is bounded like all other warnings."""
     # The path as it came, still escaped: an unescaped one could write lines of its own into the log.
-    return f"{exchange.scope['method']} {exchange.scope['raw_path'].decode('ascii')}"
+    described = f"{exchange.scope['method']} {exchange.scope['raw_path'].decode('ascii')}"
+    extra = {"request_id": id_of(exchange.scope)}
+    logger.log(level, text, described, extra=extra, exc_info=sys.exc_info()[0] is not None)
 
 
 # ---- what is asked for

@@ -15,13 +15,16 @@ from discovery.http.limits import (
     Limits,
     Refusal,
 )
+from discovery.http.request_ids import REQUEST_ID_HEADERS
 
 Field = tuple[bytes, bytes]
 
 _host = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=:%\[\]-]*")
 
-CHECKED_HEADERS = frozenset({b"content-length", b"transfer-encoding", b"content-encoding", b"expect"})
-"""Headers that decide how a request is taken; of all others the value does not matter."""
+CHECKED_HEADERS = frozenset({b"content-length", b"transfer-encoding", b"content-encoding", b"expect"}) | (
+    REQUEST_ID_HEADERS
+)
+"""Headers that decide how a request is taken, or what it is called; of all others the value does not matter."""
 
 _is_name = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _is_value = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch

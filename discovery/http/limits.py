@@ -20,10 +20,13 @@ class Refusal(msgspec.Struct, frozen=True):
     detail: str
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
-    def headers_and_body(self) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    def headers_and_body(self, request_id: str | None = None) -> tuple[list[tuple[bytes, bytes]], bytes]:
         """The answer as ``application/problem+json``; the connection closes after it."""
         title = http.HTTPStatus(self.status).phrase
-        body = msgspec.json.encode({"title": title, "status": self.status, "detail": self.detail})
+        problem = {"title": title, "status": self.status, "detail": self.detail}
+        if request_id is not None:
+            problem |= {"request_id": request_id}
+        body = msgspec.json.encode(problem)
         return [
             (b"content-type", b"application/problem+json"),
             (b"content-length", b"%d" % len(body)),

@@ -89,6 +89,13 @@ class Problem(msgspec.Struct, frozen=True):
     status: Annotated[int, Meta(ge=400, le=599, description="The status of the answer once more.")]
     detail: Annotated[str, Meta(description="A sentence for the person who reads the log: what is wrong, what to do.")]
     errors: Annotated[tuple[Fault, ...] | UnsetType, Meta(description="Every fault of an invalid body.")] = UNSET
+    request_id: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Of an error on the side of the service: what its log calls this request. As X-Request-Id or "
+            "traceparent brought it, else made; the answer has it as X-Request-Id too."
+        ),
+    ] = UNSET
 
 
 class Liveness(msgspec.Struct, frozen=True):

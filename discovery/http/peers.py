@@ -8,17 +8,28 @@ import asyncio
 import logging
 import math
 import time
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from uvicorn.server import ServerState
 
 from discovery.http.heads import Field, header_lines
 from discovery.http.limits import Limits
 
+if TYPE_CHECKING:
+    from discovery.http.exchange import Exchange
+
 FAILED_HANDSHAKES_SECS = 60
 """At most one line of the log in this time tells of failed handshakes, which anybody can cause."""
 
 logger = logging.getLogger(__name__)
+
+
+class Refused(Protocol):
+    """Hears of a request that never reached the app."""
+
+    def __call__(self, status: int, client: tuple[str, int] | None, request_id: str | None, written: int, /) -> None:
+        """Its answer, whom it went to, the request's id as far as that had come, and the bytes of the answer."""
 
 
 class Peer(Protocol):
@@ -50,15 +61,22 @@ class SharedState(ServerState):
     """What all connections of one server share: its limits, who is connected, and whether it is draining."""
 
     connections: set[Peer]  # type: ignore[assignment]
+    exchange: "Callable[..., Exchange]"
+    """What a complete request becomes: ``exchange.Exchange``, or one that counts what it writes."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, exchange: Any = None) -> None:
         super().__init__()
+        self.exchange = exchange
+        # Who hears of each request that the app has ended, and of those that never reached it.
+        self.on_finished: Sequence[Callable[[Exchange], None]] = ()
+        self.on_refused: Sequence[Refused] = ()
         self.limits = limits
         self.capacity = limits.max_connections
         self.spare = 0
         self.draining = False
         self.full = False
         self.turned_away = 0
+        self.dropped = 0
         self.failed_handshakes = 0
         self._next_line_at = -math.inf
         self.unflushed: set[Peer] = set()

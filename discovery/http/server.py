@@ -22,8 +22,9 @@ import uvloop
 from discovery.errors import DiscoveryError
 from discovery.http.certificates import Certificates
 from discovery.http.connection import Connection
+from discovery.http.exchange import Exchange
 from discovery.http.limits import Limits
-from discovery.http.peers import SharedState
+from discovery.http.peers import Refused, SharedState
 from discovery.http.tls import TlsConnection
 from discovery.http.web_safety import ON_EVERY_ANSWER
 
@@ -66,12 +67,19 @@ class HttpServer:
     """
 
     def __init__(
-        self, app: App, *, host: str, port: int, limits: Limits, certificates: Certificates | None = None
+        self,
+        app: App,
+        *,
+        host: str,
+        port: int,
+        limits: Limits,
+        certificates: Certificates | None = None,
+        exchange: type[Exchange] = Exchange,
     ) -> None:
         self._address = (host.removeprefix("[").removesuffix("]"), port)
         self._limits = limits
         self._certificates = certificates
-        self._shared = SharedState(limits)
+        self._shared = SharedState(limits, exchange)
         self._config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -96,6 +104,11 @@ class HttpServer:
         self._swept = 0.0
         self._dated = 0
 
+    def tell(self, *, finished: Callable[[Exchange], None], refused: Refused) -> None:
+        """From now on tell of each request that has ended: with the app, and refused before it reached it."""
+        self._shared.on_finished = (*self._shared.on_finished, finished)
+        self._shared.on_refused = (*self._shared.on_refused, refused)
+
     @property
     def port(self) -> int:
         """The port that is listened on, also when 0 was asked for."""
@@ -115,6 +128,16 @@ class HttpServer:
     def turned_away(self) -> int:
         """How many connections were closed since the start because too many were open."""
         return self._shared.turned_away
+
+    @property
+    def dropped(self) -> int:
+        """How many connections were reset since the start because their peers did not take what was written."""
+        return self._shared.dropped
+
+    @property
+    def capacity(self) -> int:
+        """How many connections are served at once, at most."""
+        return self._shared.capacity
 
     @property
     def failed_handshakes(self) -> int:

@@ -13,10 +13,10 @@ from referencing.jsonschema import DRAFT202012
 from discovery.http.openapi import document
 
 METHODS = ("get", "head", "post", "delete", "put", "patch", "options", "trace")
-# What HTTP itself adds to an answer, and what browsers are told with each; the document speaks of the media type in its
-# own way.
+# What HTTP itself adds to an answer, what browsers are told with each, and the id that a request brought; the document
+# speaks of the media type in its own way, and of the id in its introduction.
 PLAIN_HEADERS = {"date", "content-length", "content-type", "transfer-encoding"}
-PLAIN_HEADERS |= {"x-content-type-options", "content-security-policy"}
+PLAIN_HEADERS |= {"x-content-type-options", "content-security-policy", "x-request-id"}
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -10,7 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
+from discovery.http.access_log import CountedExchange
 from discovery.http.certificates import Certificates
+from discovery.http.exchange import Exchange
 from discovery.http.server import HttpServer, Limits, run_async
 
 Result = TypeVar("Result")
@@ -219,9 +221,12 @@ class App:
 class Served:
     """A running server, driven from the test's thread."""
 
-    def __init__(self, app: Any, limits: Limits, host: str, certificates: Certificates | None) -> None:
+    def __init__(
+        self, app: Any, limits: Limits, host: str, certificates: Certificates | None, *, counted: bool = False
+    ) -> None:
         self.app = app
-        self.server = HttpServer(app, host=host, port=0, limits=limits, certificates=certificates)
+        kind = CountedExchange if counted else Exchange
+        self.server = HttpServer(app, host=host, port=0, limits=limits, certificates=certificates, exchange=kind)
         self._started = threading.Event()
         self._thread = threading.Thread(target=run_async, args=(self._run(),), daemon=True)
         self._thread.start()
@@ -289,10 +294,15 @@ def eventually(sign: Callable[[], Any], what: str) -> None:
 
 @contextlib.contextmanager
 def served(
-    app: Any = None, host: str = "127.0.0.1", certificates: Certificates | None = None, **limits: Any
+    app: Any = None,
+    host: str = "127.0.0.1",
+    certificates: Certificates | None = None,
+    *,
+    counted: bool = False,
+    **limits: Any,
 ) -> Iterator[Served]:
     """A server with the given limits, on a free port."""
-    running = Served(app or App(), Limits(**{"max_connections": 1000} | limits), host, certificates)
+    running = Served(app or App(), Limits(**{"max_connections": 1000} | limits), host, certificates, counted=counted)
     try:
         yield running
     finally:
