@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from discovery import __version__
 from discovery.ending import Ending
 from discovery.errors import Misconfigured
+from discovery.exposition import Parts, show
 from discovery.http.access import Guard, RateLimit
 from discovery.http.answers import App
 from discovery.http.api import make_app, make_probe_app
 from discovery.http.certificates import Certificates, TlsFiles
 from discovery.http.handlers import Service
 from discovery.http.renewed_file import RenewedFile
+from discovery.http.request_counts import RequestCounts, counted_access
 from discovery.http.server import CannotListen, HttpServer, Limits, run_async
 from discovery.http.streams import Streams
 from discovery.http.tokens import Identities
@@ -37,6 +39,7 @@ from discovery.model import Listing, Router
 from discovery.process_memory import keep_giving_back, make_collections_rare
 from discovery.settings import Address, ServeSettings
 from discovery.stores import Store
+from discovery.stores.measured import MeasuredStore
 from discovery.stores.memory import MemoryStore
 from discovery.stores.replica import Replica
 
@@ -75,8 +78,12 @@ class _Process:
         self._lag_secs = 0.0
         self._ending = Ending()
         self._counters = Counters()
-        self._store = _open_store(settings, self._counters)
-        self._pools: Publisher[Listing] = Publisher("pools")
+        self._store = MeasuredStore(_open_store(settings, self._counters), self._counters)
+        self._pools: Publisher[Listing] = Publisher(
+            "pools",
+            on_published=self._counters.publish_lag.observe,
+            on_delivered=self._counters.delivery_lag.observe,
+        )
         self._routers: Publisher[Router] = Publisher("routers")
         self._streams = Streams(settings.max_streams)
         names = _names(settings)
@@ -100,6 +107,7 @@ class _Process:
             mass_loss_hold_secs=settings.mass_loss_hold_secs,
             local_cluster_id=settings.local_cluster_id,
         )
+        self._requests = RequestCounts(self._counters)
         self._tokens = _open_tokens(settings)
         service = Service(
             replica=self._replica,
@@ -115,7 +123,7 @@ class _Process:
             heartbeat_interval_secs=settings.heartbeat_interval_secs,
             max_body_bytes=settings.max_body_bytes,
             cors_origin=settings.cors_origin,
-            guard=Guard(self._tokens) if self._tokens is not None else None,
+            guard=Guard(self._tokens, counted_access(self._counters)) if self._tokens is not None else None,
         )
         self._certificates = _open_certificates(settings, self._counters)
         self._server = self._listener(make_app(service), settings.listen, settings.max_connections, self._certificates)
@@ -139,7 +147,9 @@ class _Process:
             keep_alive_secs=settings.keep_alive_secs,
             always_answered=PROBED,
         )
-        return HttpServer(app, host=address.host, port=address.port, limits=limits, certificates=certificates)
+        server = HttpServer(app, host=address.host, port=address.port, limits=limits, certificates=certificates)
+        server.tell(finished=self._requests.finished, refused=self._requests.refused)
+        return server
 
     # ---- from start to end
 
@@ -211,9 +221,8 @@ class _Process:
         self._lists.view_changed(touched)
 
     async def _measure_lag(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            expected = loop.time() + LAG_TICK_SECS
+            expected = time.monotonic() + LAG_TICK_SECS
             await asyncio.sleep(LAG_TICK_SECS)
             self._lag_secs = max(0.0, time.monotonic() - expected)
 
@@ -233,6 +242,7 @@ class _Process:
 
     def _status(self) -> dict[str, Any]:
         stage, detail = self._stage()
+            self._counters.loop_lag.observe(self._lag_secs)
         everything = self._pools.everything
         pools: Counter[str] = Counter()
         frontends: Counter[str] = Counter()
@@ -282,7 +292,7 @@ def _open_certificates(settings: ServeSettings, counters: Counters) -> Certifica
         return None
     files = TlsFiles(settings.tls_cert_path, settings.tls_key_path, settings.tls_client_ca_path)
     certificates = Certificates(files, on_refused=counters.certificates_refused.inc)
-    counters.watch_certificate(lambda: certificates.not_after)
+    counters.certificate_expires.read_by(lambda: certificates.not_after)
     return certificates
 
 

@@ -29,6 +29,7 @@ from discovery.http.answers import (
 )
 from discovery.http.handlers import OnePool, PublishedList, Register, Registrations, Service, Status
 from discovery.http.page import make_page
+from discovery.http.request_counts import counted_registrations
 from discovery.http.requests import no_filter, pool_filter
 from discovery.http.web_safety import admit_write, shared_with
 
@@ -38,7 +39,7 @@ def make_app(service: Service) -> App:
     pools = PublishedList(service, service.pools, pool_filter)
     routers = PublishedList(service, service.routers, no_filter)
     admit = admit_write(service.cors_origin)
-    register = _guarded(Register(service), admit)
+    register = _guarded(Register(service), admit, counted_registrations(service.counters))
     by_method: Mapping[str, App] = {"GET": _guarded(pools.get), "HEAD": _guarded(pools.get), "POST": register}
     one = OnePool(service)
     events = {"/pools/events": _guarded(pools.events), "/routers/events": _guarded(routers.events)}
@@ -124,13 +125,18 @@ class _Asgi:
         await handler(scope, receive, send)
 
 
-def _guarded(handler: App, admit: Callable[[Scope], None] | None = None) -> App:
+def _guarded(
+    handler: App,
+    admit: Callable[[Scope], None] | None = None,
+    on_refused: Callable[[DiscoveryError], None] = lambda error: None,
+) -> App:
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if admit is not None:
                 admit(scope)
             await handler(scope, receive, send)
         except DiscoveryError as error:
+            on_refused(error)
             await refuse(send, error, scope)
 
     return guarded

@@ -28,6 +28,7 @@ from discovery.http.answers import (
 )
 from discovery.http.heads import ReadyHeaders
 from discovery.http.own_answers import OwnAnswers
+from discovery.http.request_counts import WAITS
 from discovery.http.requests import (
     asked_wait,
     check_content_type,
@@ -107,6 +108,7 @@ class PublishedList:
                 await answer_as_is(send, 304, self._heads.of(selection.token))
                 return
             applied.append((b"preference-applied", b"wait=%d" % wait_secs))
+            scope[WAITS] = True
             if not await self._service.streams.park(receive, selection, selection.token, wait_secs):
                 await answer_as_is(send, 304, [*self._heads.of(selection.token), *applied])
                 return

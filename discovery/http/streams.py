@@ -47,7 +47,7 @@ class Streams:
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
         self.frames = self.chunk = b""
-        self.fell_behind = 0
+        self.fell_behind = self.resynced = self.refused = 0
         self.closed = False
 
     @property
@@ -127,6 +127,7 @@ class Streams:
         if self.closed:
             raise Unavailable("This replica is shutting down.")
         if self.streams + self._parked >= self._limit:
+            self.refused += 1
             raise too_many("streams and long polls", self._limit)
 
     def _start_comments(self) -> None:
@@ -193,6 +194,7 @@ class Stream:
     async def _take_steps(self, selection: Selection[Any]) -> None:
         steps = selection.since(self.token) if self.token is not None else None
         if steps is None:
+            self._streams.resynced += self._certain
             token, pieces = selection.snapshot_event()
             for piece in pieces:
                 await self._write(piece)

@@ -26,10 +26,23 @@ Change = tuple[Key, Fragment[Entry] | None]
 class Publisher(Generic[Entry]):
     """One published list with all its selections. Nothing is served before the first ``publish``."""
 
-    def __init__(self, collection: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        collection: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        on_published: Callable[[float], None] = lambda lag_secs: None,
+        on_delivered: Callable[[float], None] = lambda lag_secs: None,
+    ) -> None:
         self.collection = collection
         self.ready = False
+        # When the content, and when the set of keys was another one, in seconds since 1970.
+        self.changed_at = self.members_changed_at = 0.0
         self._clock = clock
+        self._on_published = on_published
+        self._on_delivered = on_delivered
+        self._pending_since: float | None = None
+        self._shown = ("", 0)
         self._complete = False
         self._complete_until = 0.0
         self._everything: Everything[Entry] = Everything(collection)
@@ -67,10 +80,14 @@ class Publisher(Generic[Entry]):
             old = self._everything.take(key, fragment)
             if self._selections and old is not fragment:
                 self._follow(key, old, fragment)
-        self._set_complete(complete and self._clock() < complete_until)
+        now = self._clock()
+        self._set_complete(complete and now < complete_until)
         if not self.ready:
             self.ready = True
             self._everything.forget_past()  # nobody was told of anything before
+            self._note_change()
+        elif self._pending_since is None and self._everything.pending:
+            self._pending_since = now
         if complete_until != self._complete_until or self._complete_handle is None:
             self._complete_until = complete_until
             self._watch_completeness()
@@ -85,6 +102,14 @@ class Publisher(Generic[Entry]):
         frames_of: Round[Entry] = Round()
         for selection in self._all():
             selection.flush(frames_of)
+
+    def _note_change(self) -> None:
+        everything = self._everything
+        before, self._shown = self._shown, (everything.published, everything.members_sum)
+        if before != self._shown:
+            self.changed_at = now = time.time()
+            if before[1] != everything.members_sum or not self.members_changed_at:
+                self.members_changed_at = now
 
     def _all(self) -> Iterator[Selection[Entry]]:
         yield self._everything
@@ -136,12 +161,17 @@ class Publisher(Generic[Entry]):
         for selection in list(self._all()):
             if selection.pending:
                 selection.flush(frames_of)
+        if self._pending_since is not None:
+            self._on_published(started - self._pending_since)
+            self._pending_since = None
+        self._note_change()
         # Transports write at the end of this turn of the loop: only the next one knows what all that cost.
         self._flush_handle = asyncio.get_running_loop().call_soon(self._rest, started)
 
     def _rest(self, started: float) -> None:
         self._flush_handle = None
         ended = self._clock()
+        self._on_delivered(ended - started)
         self._next_flush = ended + min(MAX_PAUSE_SECS, PAUSE_PER_COST * (ended - started))
         if self._everything.pending:
             self._schedule()

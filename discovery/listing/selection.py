@@ -240,15 +240,20 @@ class Everything(Selection[Entry]):
     def __init__(self, collection: str) -> None:
         super().__init__(collection, complete=False)
         self.members: dict[Key, Fragment[Entry]] = {}
+        self.members_sum = 0
 
     def take(self, key: Key, fragment: Fragment[Entry] | None) -> Fragment[Entry] | None:
         """Take one change; what was there before."""
         if fragment is None:
             old = self.members.pop(key, None)
+            if old is not None:
+                self.members_sum -= snapshot.key_number(key)
         else:
             old = self.members.get(key)
             if old is not None and old.digest == fragment.digest:
                 return old
+            if old is None:
+                self.members_sum += snapshot.key_number(key)
             self.members[key] = fragment
         self.apply(key, old, fragment)
         return old

@@ -97,6 +97,11 @@ def token(total: int, complete: bool) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
+def key_number(key: Key) -> int:
+    """A number for a key, of which sums tell whether two replicas list the same keys."""
+    return int.from_bytes(blake2b("\0".join(key).encode(), digest_size=16).digest(), "big")
+
+
 def joined(listings: Iterable[bytes]) -> bytes:
     """A part of a list: each listing with a comma behind it."""
     return b",".join([*listings, b""])

@@ -161,6 +161,11 @@ class Slices:
         found = (router for folded in self._services.values() for router in folded.reach.routers)
         return tuple(sorted(found, key=lambda router: router.id))
 
+    @property
+    def service_count(self) -> int:
+        """How many Services of pools and routers there are."""
+        return len(self._services)
+
     def services(self) -> Iterator[ServiceState]:
         """Every Service of pools and routers, also those without any usable endpoint."""
         for service, folded in self._services.items():

@@ -183,19 +183,25 @@ class Watcher:
 
     async def _follow(self, selector: str, source: SliceSource) -> None:
         async with contextlib.aclosing(_events(source)) as events:
+        count = self._counters.watcher_events.of
+        listed, applied, removed, heard = (count(self.name, kind) for kind in ("listed", "applied", "removed", "heard"))
             async for event in events:
                 match event:
                     case Listed():
                         readings = await self._read_in_turns(event.slices)
+                        listed.inc()
                         self._quiet(selector)
                         self._listed.add(selector)
                         self._take(selector, self._slices.replace(readings, selector))
                     case Applied():
                         self._take(selector, self._slices.apply(event.slice, selector))
+                        applied.inc()
                     case Removed():
                         self._take(selector, self._slices.remove(event.name, event.uid, selector))
+                        removed.inc()
                     case Heard():
                         self._take(selector, Touched())
+                        heard.inc()
                     case Failing():
                         self._fails(selector, event.kind, event.reason)
                     case feed.Interrupted():
@@ -228,7 +234,7 @@ class Watcher:
 
     def _interrupted(self, selector: str, error: Gone | Unavailable) -> None:
         """The watch cannot go on: a fresh list is next, and that alone is no failure unless it takes long."""
-        self._counters.slices_listed(error)
+        self._counters.slices_listed(self.name, error)
         if isinstance(error, Failure):
             self._fails(selector, error.kind, error.detail)
         elif selector not in self._alarms:
@@ -246,7 +252,7 @@ class Watcher:
 
     def _fails(self, selector: str, kind: str, reason: str) -> None:
         """Count and note it; said once for each kind of failure until all is well again."""
-        self._counters.watcher_failed(kind)
+        self._counters.watcher_failures.of(self.name, kind).inc()
         first = not self._failing
         self._failing[selector] = reason
         if kind not in self._said_kinds:

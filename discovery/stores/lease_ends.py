@@ -49,6 +49,7 @@ class LeaseEnds:
         *,
         lease_secs: float,
         counters: Counters,
+        least_left_secs: float,
         failed: Callable[[Unavailable], None],
         publish: Callable[[Sequence[Change]], None],
         mass_loss_changed: Callable[[], None],
@@ -62,6 +63,7 @@ class LeaseEnds:
         self._mass_loss = mass_loss
         self._lease_secs = lease_secs
         self._counters = counters
+        self._least_left_secs = least_left_secs
         self._failed = failed
         self._publish = publish
         self._mass_loss_changed = mass_loss_changed
@@ -146,6 +148,8 @@ class LeaseEnds:
                 self._alarms.set(entry, key, entry.ends_at)
             elif left is not None:
                 self._entries.lives(key, entry, answer.asked_at + left)
+                if left < self._least_left_secs:
+                    self._counters.near_misses.inc()
             else:
                 found.append(key)
         return found
@@ -203,6 +207,7 @@ class LeaseEnds:
             return []
         self._mass_loss.dropped(key, entry.known_since, now)
         return self._entries.drop(key)
+        self._counters.leases_expired.inc()
 
     def _hold(self, key: PoolKey, now: float, until: float) -> None:
         self._entries.overdue.setdefault(key, self._holds.readable_secs(now))

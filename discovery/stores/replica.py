@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from discovery import feed, registrations
 from discovery.backoff import Backoff
@@ -43,6 +44,13 @@ BACKOFF_SECS = (0.05, 0.5)
 
 
 class Replica:
+class Missing(NamedTuple):
+    """Why registrations may be missing: a fixed word, and what people are told."""
+
+    word: str
+    text: str
+
+
     """The registrations of one store as this process knows them.
 
     ``on_change(changes, complete, complete_until)`` is called from the event loop with what changed, whether the
@@ -73,6 +81,7 @@ class Replica:
         self._max_pools_per_cluster = max_pools_per_cluster
         self._counters = counters
         self._on_change = on_change
+        self._created, self._changed, self._renewed = map(counters.registrations.of, ("created", "changed", "renewed"))
         self._clock = clock
         self._epochs = Epochs()
         self._holds = Holds(lease_secs)
@@ -94,6 +103,7 @@ class Replica:
             self._mass_loss,
             lease_secs=lease_secs,
             counters=counters,
+            least_left_secs=self._long_outage_secs,
             failed=self._failed,
             publish=self._publish,
             mass_loss_changed=self._mass_loss_changed,
@@ -104,6 +114,7 @@ class Replica:
         self._settling: str | None = None
         self._listed = False
         self._early: dict[PoolKey, Registration | None] = {}
+        self._running_out = 0
         self._on_found = self._early.update if on_found is None else on_found
         self._last_error = ""
         self._refused_at = float("-inf")
@@ -128,21 +139,48 @@ class Replica:
     def incomplete(self) -> str | None:
         """Why the registrations may be less than the whole truth at this moment; None where they are whole."""
         now = self._clock()
+        missing = self.missing()
+        return None if missing is None else missing.text
+
+    def missing(self) -> Missing | None:
+        """The same, with the word that metrics have for it."""
         if not self._listed:
-            return f"the store has not been read yet{self._cause()}"
+            return Missing("unread", f"the store has not been read yet{self._cause()}")
         if (silent := now - self._confirmed_at) >= CONFIRMED_FOR_SECS:
-            return f"the store has not confirmed its revision for {silent:.1f} s{self._cause()}"
+            return Missing("unconfirmed", f"the store has not confirmed its revision for {silent:.1f} s{self._cause()}")
         if self._mass_loss.holding:
-            return f"{REASON}; {self._mass_loss.kept} ended pools are kept for now"
+            return Missing("mass_loss", f"{REASON}; {self._mass_loss.kept} ended pools are kept for now")
         if self._settling is not None:
-            return f"the store is settling: {self._settling}"
+            return Missing("settling", f"the store is settling: {self._settling}")
         if loss := self._holds.loss(now):
-            return f"data may have been lost: {loss}"
+            return Missing("data_loss", f"data may have been lost: {loss}")
         if overdue := len(self._entries.overdue):
-            return f"{overdue} pools are held over the end of their leases after trouble with the store"
+            return Missing(
+                "held", f"{overdue} pools are held over the end of their leases after trouble with the store"
+            )
         return None
 
     def _cause(self) -> str:
+    @property
+    def held(self) -> int:
+        """How many pools are listed over the end of their leases."""
+        return len(self._entries.overdue)
+
+    @property
+    def running_out(self) -> int:
+        """How many leases had little left when all were read last."""
+        return self._running_out
+
+    @property
+    def keeps_lost_pools(self) -> bool:
+        """Whether a hold over a mass loss runs, whoever began it."""
+        return self._mass_loss.until() is not None
+
+    @property
+    def unconfirmed_secs(self) -> float | None:
+        """Seconds since the store last confirmed what is known here; None before the first time."""
+        return None if self._confirmed_at == float("-inf") else self._clock() - self._confirmed_at
+
         return f": {self._last_error}" if self._last_error else ""
 
     def failing(self) -> str | None:
@@ -176,6 +214,7 @@ class Replica:
             raise
         self._check_epoch(outcome.epoch)
         if registration is None and outcome.changed:
+        (self._created if outcome.created else self._changed if outcome.changed else self._renewed).inc()
             registration = registrations.decode_own(value)
         ends_at = asked_at + self._lease_secs
         changes = self._entries.put(key, value, outcome.epoch, outcome.revision, ends_at, registration)
@@ -210,6 +249,7 @@ class Replica:
             self._check_epoch(deleted.epoch)
             self._apply_deleted(deleted)
 
+        self._counters.deregistrations.of("kept" if deleted is None else "done").inc()
     def _check_epoch(self, epoch: str) -> None:
         """A write that went to a store of the past is nothing that others will ever see."""
         if self._epochs.is_past(epoch):
@@ -247,7 +287,7 @@ class Replica:
         return feed.follow(self._store, Backoff(*BACKOFF_SECS))
 
     def _interrupted(self, error: Gone | Unavailable) -> None:
-        self._counters.relisted(error.cause if isinstance(error, Gone) else "unavailable")
+        self._counters.relisted(error)
         if isinstance(error, Unavailable):
             self._failed(error)
             self._publish([])
@@ -282,6 +322,7 @@ class Replica:
             self._ends.store_answers(False)
             log.warning("the store fails, the last list stays: %s", error.detail)
 
+            self._counters.store_outages.inc()
     def _confirm(self, health: Health, loss: str | None = None) -> bool:
         """The store was read: its epoch and revision are known as of when they were asked for. False: of the past.
 
@@ -372,6 +413,7 @@ class Replica:
         else:
             if not self._confirm(listed.health, listed.loss):
                 return
+        self._look_at_leases(listed)
             await self._find(listed)
             self._entries.ask_about_lacking(listed)
             self._listed = True
@@ -389,6 +431,11 @@ class Replica:
                 if len(found) % AT_ONCE == 0:
                     await asyncio.sleep(0)
         return found
+    def _look_at_leases(self, listed: Listed) -> None:
+        least = self._long_outage_secs
+        self._running_out = sum([stored.remaining_secs < least for stored in listed.items.values()])
+        self._counters.near_misses.inc(self._running_out)
+
 
     async def _find(self, listed: Listed) -> None:
         items = iter(listed.items.items())

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from discovery.errors import Gone
 from discovery.model import Router
 from tests.http.in_process import LEASE, Rig, fields, pool
 from tests.http.sockets import eventually, served
@@ -548,7 +549,7 @@ def test_probes_tell_life_from_readiness(listed: Rig) -> None:
 
 
 def test_metrics_and_status_and_the_document_are_served(listed: Rig) -> None:
-    listed.counters.relisted("gap")
+    listed.counters.relisted(Gone("gap", "an announcement is missing"))
     answer = listed.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert b'discovery_relists_total{cause="gap"} 1.0' in answer.body

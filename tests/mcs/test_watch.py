@@ -242,16 +242,17 @@ async def test_f34_a_list_that_fails_leaves_the_view_and_an_empty_one_withdraws_
     server.apply(relay())
     async with watch(server, tmp_path) as running:
         await running.whole()
-        counted = running.counters.values().get("slice_relists_unavailable", 0)
-        failures = running.counters.values().get(f"watcher_failures_{counted_as}", 0)
+        relists = running.counters.watcher_relists.of(running.watcher.name, "unavailable")
+        failures = running.counters.watcher_failures.of(running.watcher.name, counted_as)
+        counted, failed = relists.value, failures.value
         server.fault(kind, ["list"], **options)
         server.delete("p1-of-c1")
         server.apply(relay())
         server.expire()
         server.cut_watches()
         await running.until(lambda: said in (running.watcher.incomplete() or ""))
-        await running.until(lambda: running.counters.values().get("slice_relists_unavailable", 0) > counted + 1)
-        assert running.counters.values()[f"watcher_failures_{counted_as}"] > failures + 1
+        await running.until(lambda: relists.value > counted + 1)
+        assert failures.value > failed + 1
         assert running.watcher.endpoints(P1) == urls("10.0.0.1")
         assert running.watcher.listed
         server.heal()
@@ -314,7 +315,8 @@ async def test_an_outage_is_logged_once_for_each_kind_and_again_when_it_is_over(
     caplog.set_level(logging.INFO)
     await server.close()
     async with watch(server, tmp_path) as running:
-        await running.until(lambda: running.counters.values().get("slice_relists_unavailable", 0) > 8)
+        relists = running.counters.watcher_relists.of("east", "unavailable")
+        await running.until(lambda: relists.value > 8)
         assert len(lines("east", "cannot be reached")) == 1
         server.forbidden.add(("list", "endpointslices"))
         await server.start()

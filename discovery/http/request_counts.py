@@ -1,0 +1,109 @@
+"""Requests as metrics: how many were answered how, and how long that took; also what was refused before any route.
+
+Told by ``exchange`` and ``connection`` of each request that has ended, a stream at its end. Whatever a request holds,
+there are no more label values than routes, methods and classes of statuses: what is no route is ``other``.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from discovery.errors import DiscoveryError, Rejected
+from discovery.http.exchange import Exchange
+from discovery.metrics import Counters
+from discovery.metrics.kinds import OTHER, Count, Times
+
+WAITS = "waits"
+"""Where the scope says that a request waited for a change: that took as long as it was asked to."""
+
+ONE_POOL = "/pools/{cluster_id}/{namespace}/{dgd_name}"
+STREAMS = frozenset({"/pools/events", "/routers/events"})
+ROUTES = STREAMS | {
+    "/",
+    "/healthz",
+    "/metrics",
+    "/openapi.json",
+    "/pools",
+    "/readyz",
+    "/registrations",
+    "/routers",
+    "/status",
+}
+
+_REASONS = {
+    400: "bad_request",
+    401: "unauthenticated",
+    403: "forbidden",
+    413: "too_large",
+    415: "wrong_type",
+    422: "invalid",
+    429: "cluster_full",
+    503: "not_confirmed",
+    507: "full",
+}
+_REASONS_BY_TITLE = {"Not JSON": "not_json", "Too Many Requests": "rate_limited"}
+
+
+class _Known(NamedTuple):
+    requests: Count
+    times: Times | None
+
+
+class RequestCounts:
+    """What is told goes to the metrics."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._known: dict[tuple[str, str, int], _Known] = {}
+
+    def finished(self, exchange: Exchange) -> None:
+        """A request has ended with the app."""
+        scope = exchange.scope
+        asked = (scope["method"], scope["path"], exchange.status)
+        requests, times = self._known.get(asked) or self._look_up(*asked)
+        requests.value += 1
+        if times is not None and WAITS not in scope:
+            times.observe(time.perf_counter() - exchange.begun_at)
+
+    def refused(self, status: int, client: object, request_id: object, written: int, /) -> None:
+        """A request never came as far as the app."""
+        self._counters.http_refusals.of(str(status)).inc()
+        if status == 413:  # only registrations have bodies
+            self._counters.registrations_refused.of("too_large").inc()
+
+    def _look_up(self, method: str, path: str, status: int) -> _Known:
+        route = _route(path)
+        requests = self._counters.http_requests.of(route, method, f"{status // 100}xx" if status else "none")
+        times = self._counters.http_request_seconds.of(route, method) if status and route not in STREAMS else None
+        known = _Known(requests, times)
+        if path in ROUTES:  # of others there is no end; a method that is none never comes this far
+            self._known[method, path, status] = known
+        return known
+
+
+def _route(path: str) -> str:
+    if path in ROUTES:
+        return path
+    return ONE_POOL if path.startswith("/pools/") else OTHER
+
+
+def counted_registrations(counters: Counters) -> Callable[[DiscoveryError], None]:
+    """Count registrations that were not taken, by reason."""
+    return lambda error: counters.registrations_refused.of(_reason(error)).inc()
+
+
+def counted_access(counters: Counters) -> Callable[[Rejected, bool], None]:
+    """Count requests that were refused for their token, registrations among them whose bodies nobody read."""
+
+    def count(error: Rejected, is_unread_registration: bool) -> None:
+        counters.access_refused.of(_reason(error)).inc()
+        if is_unread_registration:
+            counters.registrations_refused.of(_reason(error)).inc()
+
+    return count
+
+
+def _reason(error: DiscoveryError) -> str:
+    if isinstance(error, Rejected):
+        return _REASONS_BY_TITLE.get(error.title) or _REASONS.get(error.status, "bad_request")
+    return "not_confirmed"
