@@ -30,7 +30,7 @@ SCRIPTS = [PROJECT / "scripts" / name for name in ("setup", "run", "check", "tes
 RUN = str(PROJECT / "scripts" / "run")
 TOOLS = ["bash", "cat", "dirname", "env", "flock", "grep", "head", "ln", "mkdir", "rm", "sha256sum", "sleep"]
 TOOLS += ["sort", "touch"]
-TEST_PROGRAMS = ["chromium", "curl", "faketime", "openssl", "redis-cli", "redis-server", "tmux"]
+TEST_PROGRAMS = ["chromium", "curl", "faketime", "openssl", "promtool", "redis-cli", "redis-server", "tmux"]
 POOL = {"cluster_id": "us-east-1", "namespace": "prod", "dgd_name": "llama-70b", "model": "m"}
 
 
@@ -103,7 +103,7 @@ case "$*" in
   *" update") touch "%PLACE%/updated" ;;
   *" install "*)
     [[ -e "%PLACE%/updated" ]] || exit 100
-    for name in chromium curl faketime openssl redis-cli redis-server tmux; do
+    for name in chromium curl faketime openssl promtool redis-cli redis-server tmux; do
       ln -sf /bin/true "%PLACE%/programs/$name"
     done
     ;;
@@ -268,7 +268,7 @@ class TestSetup:
         assert asked[-2:] == [
             "RUNLEVEL=1 apt-get update",
             "RUNLEVEL=1 apt-get install -y --no-install-recommends "
-            "chromium curl faketime openssl redis-tools redis-server tmux",
+            "chromium curl faketime openssl prometheus redis-tools redis-server tmux",
         ]
         assert clone.run("scripts/setup", "--tests") == (0, "", "")
         assert clone.logged() == []

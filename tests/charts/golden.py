@@ -31,7 +31,7 @@ SETUPS: dict[str, dict[str, Any]] = {
         "autoscaling": {"enabled": True},
         "networkPolicy": {"enabled": True},
         "ingress": {"enabled": True, "className": "nginx", "hosts": [{"host": "discovery.example.com"}]},
-        "metrics": {"serviceMonitor": {"enabled": True}},
+        "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
     },
     # Many clusters, through Karmada, of which the Service itself is exported too.
     "clusters": {

@@ -282,4 +282,10 @@ podDisruptionBudget.maxUnavailable ({{ $go }}) lets no pod go: no node could eve
 {{- if and .Values.metrics.serviceMonitor.enabled .Values.metrics.podMonitor.enabled }}
 metrics.serviceMonitor.enabled and metrics.podMonitor.enabled: give one of them, or everything is scraped twice
 {{- end }}
+{{- $known := splitList "," (include "discovery.alertNames" .) }}
+{{- range .Values.metrics.prometheusRule.disabled }}
+{{- if not (has . $known) }}
+metrics.prometheusRule.disabled names no alert of this chart: {{ . }}
+{{- end }}
+{{- end }}
 {{- end -}}
