@@ -197,7 +197,6 @@ function apply({ type, data }) {
     state.complete = data.complete;
     state.ready = true;
     askStatusNow();
-    setTimeout(() => askLeasesNow(), SETTLED_MS);
   } else if (type === "put") {
     state.pools.set(keyOf(data), rowOf(data));
   } else if (type === "delete") {
@@ -261,11 +260,23 @@ async function pollStatus() {
   }
 }
 
+let leasesWanted = 0;
+
+// For rows that have come into sight since, by scrolling, searching or registering.
+function askLeasesSoon() {
+  leasesWanted ||= setTimeout(() => {
+    leasesWanted = 0;
+    askLeasesNow();
+  }, SETTLED_MS);
+}
+
 async function pollLeases() {
   for (;;) {
-    const explained = await explain(rowsInSight()).catch(() => []);
-    state.leases = new Map(explained.map((one) => [keyOf(one), one.lease_left_secs]));
-    if (explained.length) drawRows();
+    const rows = rowsInSight();
+    const explained = await explain(rows).catch(() => []);
+    state.leases = new Map(rows.map((row) => [row.key, null]));
+    explained.forEach((one) => state.leases.set(keyOf(one), one.lease_left_secs));
+    drawRows();
     await pause(LEASES_MS, (wake) => { askLeasesNow = wake; });
   }
 }
@@ -350,7 +361,6 @@ function settled() {
   const query = new URLSearchParams(wanted).toString();
   history.replaceState(null, "", base + (query && "?" + query));
   setText(at("found"), `${counted(view.length, "pool")} found`);
-  askLeasesNow();
 }
 
 function matches(row) {
@@ -598,6 +608,8 @@ function rowsInSight() {
 function drawRows() {
   const [first, end] = rangeInSight();
   const focusedKey = keyInFocus("#rows tr");
+  // Where the row in focus goes, the browser looks at once how far down it can scroll: never less far than before.
+  below.firstChild.style.height = `${view.length * rowHeight()}px`;
   for (const [number, row] of drawn) {
     if (number < first || number >= end) {
       row.remove();
@@ -609,6 +621,7 @@ function drawRows() {
     let row = drawn.get(number);
     if (!row) drawn.set(number, row = emptyRow(8));
     drawRow(row, view[number], number);
+    if (!state.leases.has(view[number].key)) askLeasesSoon();
     if (before.nextSibling !== row) before.after(row);
     before = row;
   }
@@ -694,7 +707,7 @@ function drawDetails(found, otherwise) {
   const row = state.pools.get(opened.key);
   setText(at("details-title"), opened.key.split("\0").join("/"));
   setText(at("details-why"), found ? `${found.text[0].toUpperCase()}${found.text.slice(1)}.` : otherwise);
-  at("details-why").className = `sentence ${found ? (found.listed && found.frontends ? "good" : "bad") : ""}`;
+  at("details-why").className = `sentence ${found ? (found.cause === "listed" ? "good" : "bad") : ""}`;
   const lease = found && found.lease_left_secs;
   const facts = found ? [...found.facts, ...(typeof lease === "number" ? [`lease: ${lease.toFixed(1)} s left, as last confirmed`] : [])] : [];
   fill(at("details-facts"), facts, (fact) => element("li", fact));
@@ -742,14 +755,6 @@ function moveFocus(event) {
   focusKey(view[to].key);
 }
 
-let scrolling = 0;
-
-function scrolled() {
-  requestAnimationFrame(drawRows);
-  clearTimeout(scrolling);
-  scrolling = setTimeout(() => askLeasesNow(), SETTLED_MS);
-}
-
 function begin() {
   at("rows").append(above, below);
   at("forget").hidden = !state.token;
@@ -772,7 +777,7 @@ function begin() {
       want("sort", name === head.dataset.sort && !down ? `-${name}` : head.dataset.sort);
     });
   }
-  at("scroller").addEventListener("scroll", scrolled);
+  at("scroller").addEventListener("scroll", () => requestAnimationFrame(drawRows));
   at("scroller").addEventListener("keydown", moveFocus);
   window.addEventListener("resize", () => requestAnimationFrame(drawRows));
   window.addEventListener("online", () => tryNow());
