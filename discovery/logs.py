@@ -23,9 +23,9 @@ REMEMBERED_KINDS = 1000
 
 EVENTS = {
     "service.started": "all of a replica is made, and it listens",
-    "service.listening": "a second address, or its limits, where they are not what was asked for",
     "service.draining": "told to stop: not ready any more, still answering",
     "service.hurried": "told again to stop",
+    "service.cut_off": "requests were not done within the grace",
     "service.stopped": "the last line",
     "service.fault": "a part of the process ended by a fault of ours and begins again",
     "list.complete": "the list is the whole truth again",
@@ -42,6 +42,7 @@ EVENTS = {
     "store.refuses": "the store refuses one kind of call, the others work",
     "store.accepts": "what the store refused works again",
     "store.setup": "the store is set up in a way that costs data or hides losses",
+    "store.odd": "what the store holds or announces cannot be used",
     "watcher.failing": "a watcher fails, its last view stays",
     "watcher.recovered": "a watcher is well again",
     "watcher.odd": "what a cluster shows cannot be used as it is",
@@ -51,6 +52,7 @@ EVENTS = {
     "file.accepted": "a renewed file is in force, or holds again what is",
     "certificate.used": "which certificate is shown",
     "certificate.doubtful": "clients will refuse the certificate",
+    "connections.fewer": "the limit of open files allows fewer connections than were asked for",
     "connections.full": "all connections are in use",
     "handshake.failed": "a TLS handshake failed; one line a minute",
     "request.finished": "a request has ended (access log)",
@@ -58,8 +60,19 @@ EVENTS = {
     "request.failed": "a request ended by a fault of ours, or was cut off",
     "tracing.failing": "spans cannot be exported and are dropped",
     "tracing.recovered": "spans are exported again",
+    "heartbeat.registered": "`discovery register` and the library: the pool is registered, or registered anew",
+    "heartbeat.lost": "heartbeats fail",
+    "heartbeat.regained": "heartbeats are taken again",
+    "heartbeat.deregistered": "the pool was deregistered",
+    "heartbeat.left_over": "the pool could not be deregistered, and stays until its lease ends",
+    "stream.lost": "the library: the stream of pools was cut, the last list stays",
+    "stream.regained": "the library: pools are followed again",
+    "stream.pools_dropped": "the library: pools that incomplete lists have not shown for long were given up",
 }
 """What ``event`` may be: one name for each change of state, whatever the words of its line."""
+
+REPEATED = frozenset({"pool.alternating", "pool.unreadable", "request.failed", "store.odd", "watcher.odd"})
+"""Those that many pools or requests can have at once: what holds for other warnings holds for them too."""
 
 
 class Fields(TypedDict, total=False):
@@ -109,11 +122,17 @@ _process: dict[str, str] = {}
 
 
 def event(
-    logger: logging.Logger, level: int, name: str, text: str, *arguments: object, **fields: Unpack[Fields]
+    logger: logging.Logger,
+    level: int,
+    name: str,
+    text: str,
+    *arguments: object,
+    exc_info: bool = False,
+    **fields: Unpack[Fields],
 ) -> None:
     """Tell of a change of state: a line for people, and the same for programs by a name and fields."""
     if logger.isEnabledFor(level):
-        logger.log(level, text, *arguments, extra={"event": name, **fields}, stacklevel=2)
+        logger.log(level, text, *arguments, exc_info=exc_info, extra={"event": name, **fields}, stacklevel=2)
 
 
 def name_replica(replica: str) -> None:
@@ -166,10 +185,10 @@ class _Kind:
 
 
 class LimitedHandler(logging.StreamHandler[Any]):
-    """Writes every event, and of other warnings of a kind the first few a minute; the rest is counted and told.
+    """Writes every change of state, and of other warnings of a kind the first few a minute; the rest is counted.
 
-    A kind is a logger, a level and a text before its arguments are put in: what differs in names and numbers alone is
-    one kind.
+    A kind is a logger, a level and an event, or a text before its arguments are put in: what differs in names and
+    numbers alone is one kind.
     """
 
     def __init__(self, stream: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -179,7 +198,8 @@ class LimitedHandler(logging.StreamHandler[Any]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line, or count it."""
-        if record.levelno < logging.WARNING or "event" in record.__dict__:
+        name = record.__dict__.get("event")
+        if record.levelno < logging.WARNING or (name is not None and name not in REPEATED):
             super().emit(record)
             return
         self.say_left_out()
@@ -204,7 +224,7 @@ class LimitedHandler(logging.StreamHandler[Any]):
 
     def _kind_of(self, record: logging.LogRecord) -> _Kind:
         # A text that is an argument as a whole tells its kinds apart by itself.
-        text = record.getMessage() if record.msg == "%s" else str(record.msg)
+        text = record.__dict__.get("event") or (_message(record) if record.msg == "%s" else str(record.msg))
         key = (record.name, record.levelno, text)
         kind = self._kinds.get(key)
         if kind is None:

@@ -17,6 +17,7 @@ from discovery.client.answers import one_line
 from discovery.client.service import STREAM_OPENS_SECS, Pairs, Request, path_of, target
 from discovery.client.snapshot import Assembly, Snapshot
 from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
+from discovery.logs import event
 
 if TYPE_CHECKING:
     from discovery.client.transport import Connections, Stream
@@ -174,7 +175,8 @@ class Pools:
 
     def _good(self, base: str) -> None:
         if self.trouble is not None:
-            logger.info("following %d pools at %s again", len(self._assembly), base)
+            text = "following %d pools at %s again"
+            event(logger, logging.INFO, "stream.regained", text, len(self._assembly), base)
             self.trouble = None
 
     def _lost(self, failure: DiscoveryError | None) -> None:
@@ -184,7 +186,8 @@ class Pools:
             self._lost_at = time.monotonic()
         if failure is not None:
             if self.trouble is None and self._assembly.started:
-                logger.warning("lost the stream of pools, keeping the last %d: %s", len(self._assembly), failure)
+                text = "lost the stream of pools, keeping the last %d: %s"
+                event(logger, logging.WARNING, "stream.lost", text, len(self._assembly), failure, cause=str(failure))
             self.trouble = str(failure)
 
     def _heard_again(self) -> None:
@@ -222,7 +225,8 @@ class Pools:
 
     def _drop_unseen(self) -> None:
         if self._assembly.drop_unseen(time.monotonic()):
-            logger.warning("gave up pools that incomplete lists have not shown for five minutes")
+            text = "gave up pools that incomplete lists have not shown for five minutes"
+            event(logger, logging.WARNING, "stream.pools_dropped", text)
             self._publish()
         else:
             self._arm()

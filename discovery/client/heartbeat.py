@@ -17,6 +17,7 @@ from discovery.backoff import Backoff
 from discovery.client.answers import NoAnswer, one_line
 from discovery.client.service import Request, path_of, target
 from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
+from discovery.logs import Fields, event
 from discovery.model import Accepted, PoolKey, Registration
 
 if TYPE_CHECKING:
@@ -138,11 +139,16 @@ class Heartbeat:
         before, self.accepted, self.trouble = self.accepted, accepted, None
         key, lease, now = self.registration.key, accepted.lease_duration_secs, time.monotonic()
         if before is None:
-            logger.info("registered %s: lease %g s, heartbeat every %g s", key, lease, self._nominal_interval())
+            text = "registered %s: lease %g s, heartbeat every %g s"
+            interval = self._nominal_interval()
+            event(logger, logging.INFO, "heartbeat.registered", text, key, lease, interval, pool=str(key))
         elif self._failing_since is not None:
-            logger.info("regained %s after %.1f s without an answer", key, now - self._failing_since)
+            text, lasted = "regained %s after %.1f s without an answer", now - self._failing_since
+            fields: Fields = {"pool": str(key), "lasted_secs": round(lasted, 3)}
+            event(logger, logging.INFO, "heartbeat.regained", text, key, lasted, **fields)
         elif accepted.created:
-            logger.warning("registered %s again: the service no longer had it", key)
+            text = "registered %s again: the service no longer had it"
+            event(logger, logging.WARNING, "heartbeat.registered", text, key, pool=str(key))
         self._failing_since = None
         self._confirmed_at = now
         self._backoff = Backoff(min(0.5, self._nominal_interval()), self._nominal_interval())
@@ -161,9 +167,9 @@ class Heartbeat:
         if first or other_kind:
             faults = error.faults if isinstance(error, Rejected) else ()
             text = "; ".join([str(error), *(f"{fault.path}: {fault.message}" for fault in faults)])
-            logger.warning(
-                "%s %s, trying again: %s", "lost" if self.accepted else "cannot register", self._where(), text
-            )
+            what, pool = "lost" if self.accepted else "cannot register", str(self.registration.key)
+            line = "%s %s, trying again: %s"
+            event(logger, logging.WARNING, "heartbeat.lost", line, what, self._where(), text, pool=pool, cause=text)
 
     def _where(self) -> str:
         if self.accepted is None:
@@ -218,9 +224,10 @@ class Heartbeat:
                 await self._delete_until_taken()
         except (DiscoveryError, TimeoutError) as error:
             reason = str(error) or str(self.trouble)
-            logger.warning("%s was not deregistered, it stays until its lease ends: %s", key, reason)
+            text = "%s was not deregistered, it stays until its lease ends: %s"
+            event(logger, logging.WARNING, "heartbeat.left_over", text, key, reason, pool=str(key), cause=reason)
         else:
-            logger.info("deregistered %s", key)
+            event(logger, logging.INFO, "heartbeat.deregistered", "deregistered %s", key, pool=str(key))
 
     async def _delete_until_taken(self) -> None:
         backoff = Backoff(0.2, 2.0)

@@ -18,6 +18,7 @@ from discovery.http import tokens
 from discovery.http.answers import App, Message, Receive, Scope, Send, refuse
 from discovery.http.renewed_file import RenewedFile
 from discovery.http.tokens import METRICS, READ, REGISTER_SOMEWHERE, Identities, Identity
+from discovery.logs import event
 from discovery.model import PoolKey
 
 log = logging.getLogger(__name__)
@@ -36,16 +37,11 @@ IDENTITY = "identity"
 class Guard:
     """Lets a request through to the app when its token is valid and may do that."""
 
-    def __init__(
-        self,
-        file: RenewedFile[Identities],
-        on_refused: Callable[[Rejected, bool], None] = lambda error, is_unread_registration: None,
-    ) -> None:
+    def __init__(self, file: RenewedFile[Identities]) -> None:
         self._file = file
         self._waiting: dict[asyncio.Future[None], Identity] = {}
-        self._on_refused = on_refused
         file.on_renewal(self._renewed)
-        log.log(_level(file.value), "requests need a token: %d valid", len(file.value))
+        event(log, _level(file.value), "tokens.valid", "requests need a token: %d valid", len(file.value))
 
     def around(self, app: App) -> App:
         """The app, for those who may ask it."""
@@ -57,7 +53,6 @@ class Guard:
                 waits = self._admit(scope)
             except Rejected as error:
                 return refuse(send, error)
-                self._on_refused(error, scope["method"] == "POST" and scope["path"] == "/pools")
             return self._until_revoked(app, scope, receive, send) if waits else app(scope, receive, send)
 
         return guarded
@@ -66,9 +61,7 @@ class Guard:
         """403 for a request whose token may not register or deregister this pool."""
         identity: Identity = scope[IDENTITY]
         if not identity.may_register(key):
-            error = _forbidden(identity, tokens.scope_for(key))
-            self._on_refused(error, False)
-            raise error
+            raise _forbidden(identity, tokens.scope_for(key))
 
     def _admit(self, scope: Scope) -> bool:
         """Note who asks; whether the answer may be long in coming. Raises ``Rejected``, 401 or 403."""
@@ -115,7 +108,8 @@ class Guard:
             await refuse(send, _unauthorized("The token was revoked.", error="invalid_token"))
 
     def _renewed(self, before: Identities, after: Identities) -> None:
-        log.log(_level(after), "the tokens were renewed: %s", tokens.changes(before, after))
+        text = "the tokens were renewed: %s"
+        event(log, _level(after), "tokens.renewed", text, tokens.changes(before, after))
         for revoked, identity in self._waiting.items():
             still = after.get(identity.digest)
             if (still is None or not still.may_read) and not revoked.done():

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from discovery.errors import Misconfigured
+from discovery.logs import event
 
 LOOK_SECS = 1.0
 """How often the files are read: a renewed certificate is used about a second later."""
@@ -122,7 +123,8 @@ class Certificates:
             self._on_refused()
         else:
             self._tried, self._refused, self._loaded = contents, None, loaded
-            logger.info("uses the certificate that ends on %s", _date(loaded.not_after))
+            text = "uses the certificate that ends on %s"
+            event(logger, logging.INFO, "certificate.used", text, _date(loaded.not_after))
         self._note(self._refused or self._fault())
 
     def _fault(self) -> str | None:
@@ -135,11 +137,12 @@ class Certificates:
         if trouble == before:
             return
         if trouble is None:
-            logger.info("the certificate files can be used again")
+            event(logger, logging.INFO, "file.accepted", "the certificate files can be used again")
         elif self._refused:
-            logger.warning("renewed certificate files are not used, those before stay in use: %s", trouble)
+            text = "renewed certificate files are not used, those before stay in use: %s"
+            event(logger, logging.WARNING, "file.refused", text, trouble, cause=trouble)
         else:
-            logger.warning("%s: clients will refuse it", trouble)
+            event(logger, logging.WARNING, "certificate.doubtful", "%s: clients will refuse it", trouble, cause=trouble)
 
 
 def _read(files: TlsFiles) -> Contents:

@@ -10,7 +10,6 @@ for something before.
 
 import asyncio
 import logging
-import sys
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -25,6 +24,7 @@ from discovery.http.heads import Field, ReadyHeaders
 from discovery.http.limits import INTERNAL_ERROR
 from discovery.http.peers import SharedState
 from discovery.http.request_ids import REQUEST_ID, id_of
+from discovery.logs import Fields, event
 
 JOINED_BYTES = 65_536
 """Up to here a copy that puts head and body into one piece is cheaper than a second piece for the system call."""
@@ -294,11 +294,12 @@ async def _answer_for_app(exchange: Exchange, owner: Owner) -> None:
 
 
 def _tell(level: int, exchange: Exchange, text: str) -> None:
-    """A fault of ours; each is an event of its own kind, but a flood of them is bounded like all other warnings."""
+    """A fault of ours, with the traceback of the error that is being handled, if one is."""
+    scope = exchange.scope
     # The path as it came, still escaped: an unescaped one could write lines of its own into the log.
-    described = f"{exchange.scope['method']} {exchange.scope['raw_path'].decode('ascii')}"
-    extra = {"request_id": id_of(exchange.scope)}
-    logger.log(level, text, described, extra=extra, exc_info=sys.exc_info()[0] is not None)
+    method, path = scope["method"], scope["raw_path"].decode("ascii")
+    fields: Fields = {"method": method, "path": path, "request_id": id_of(scope)}
+    event(logger, level, "request.failed", text, f"{method} {path}", exc_info=True, **fields)
 
 
 # ---- what is asked for

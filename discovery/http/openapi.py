@@ -50,9 +50,9 @@ was not confirmed, and may still take effect. Unknown query parameters of lists,
 with 400, since a typo must not list everything. While a replica shuts down, each of its answers has
 `Connection: close`.
 
-A request may bring an id as `X-Request-Id` (1 to 128 characters out of A-Z a-z 0-9 . _ ~ : @ / + = -) or as the trace of
-a `traceparent`; what is malformed is ignored. Its answer then has it as `X-Request-Id`. Answers with a status from 500
-on always have one, also as `request_id` in the document, and it is what the log of the service calls the request.
+A request may bring an id as `X-Request-Id` (1 to 128 characters out of A-Z a-z 0-9 . _ ~ : @ / + = -) or as the trace
+of a `traceparent`; what is malformed is ignored. Its answer then has it as `X-Request-Id`. Answers with a status from
+500 on always have one, also as `request_id` in the document: so the log of the service calls the request.
 """
 
 

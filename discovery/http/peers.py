@@ -15,6 +15,7 @@ from uvicorn.server import ServerState
 
 from discovery.http.heads import Field, header_lines
 from discovery.http.limits import Limits
+from discovery.logs import event
 
 if TYPE_CHECKING:
     from discovery.http.exchange import Exchange
@@ -104,13 +105,13 @@ class SharedState(ServerState):
         self.turned_away += 1
         if not self.full:
             self.full = True
-            logger.warning(
-                "all %d connections are in use: new ones are refused or closed at once until some end", self.capacity
-            )
+            text = "all %d connections are in use: new ones are refused or closed at once until some end"
+            event(logger, logging.WARNING, "connections.full", text, self.capacity)
 
     def handshake_failed(self, reason: str) -> None:
         """Count a TLS handshake that failed, and tell of it now and then; ``reason`` is ours or the library's."""
         self.failed_handshakes += 1
         if time.monotonic() >= self._next_line_at:
             self._next_line_at = time.monotonic() + FAILED_HANDSHAKES_SECS
-            logger.info("a TLS handshake failed: %s (%d since the start)", reason, self.failed_handshakes)
+            text = "a TLS handshake failed: %s (%d since the start)"
+            event(logger, logging.INFO, "handshake.failed", text, reason, self.failed_handshakes, cause=reason)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from discovery.logs import event
+
 log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
@@ -42,15 +44,9 @@ class RenewedFile(Generic[Value]):
         self._fault = ""
         self._content = self._read()
         self.value = parse(self._content)
-        self.taken = self.refused = 0
 
     def on_renewal(self, listener: Callable[[Value, Value], None]) -> None:
         """Have ``listener(before, after)`` called after each renewal, from the event loop."""
-    @property
-    def is_broken(self) -> bool:
-        """Whether the file as it is cannot be used, so that what it held before stays in force."""
-        return bool(self._fault)
-
         self._listeners.append(listener)
 
     async def run(self) -> None:
@@ -82,15 +78,14 @@ class RenewedFile(Generic[Value]):
             self._content = content
             for listener in self._listeners:
                 listener(before, self.value)
-            self.taken += 1
         elif self._fault:
-            log.info("%s holds again what is in force", self._what)
+            event(log, logging.INFO, "file.accepted", "%s holds again what is in force", self._what)
         self._fault = ""
 
     def _say_fault(self, fault: str) -> None:
         if fault != self._fault:
-            log.warning("%s is not taken, and what it held before stays in force: %s", self._what, fault)
-        self.refused += 1
+            text = "%s is not taken, and what it held before stays in force: %s"
+            event(log, logging.WARNING, "file.refused", text, self._what, fault, cause=fault)
         self._fault = fault
 
     def _look(self) -> _Look:

@@ -27,6 +27,7 @@ from discovery.http.limits import Limits
 from discovery.http.peers import Refused, SharedState
 from discovery.http.tls import TlsConnection
 from discovery.http.web_safety import ON_EVERY_ANSWER
+from discovery.logs import event
 
 __all__ = ["CannotListen", "HttpServer", "Limits", "run_async"]
 
@@ -197,7 +198,8 @@ class HttpServer:
     async def _cut_off(self, grace_secs: float) -> None:
         tasks = list(self._shared.tasks)
         if tasks:
-            logger.warning("cut off %d requests that were not done %g s after the stop", len(tasks), grace_secs)
+            text = "cut off %d requests that were not done %g s after the stop"
+            event(logger, logging.WARNING, "service.cut_off", text, len(tasks), grace_secs)
         for connection in list(self._shared.connections):
             connection.transport.abort()
         for task in tasks:
@@ -269,7 +271,10 @@ def _room_for(wanted: int) -> int:
     if soft >= needed:
         return wanted
     room = soft - min(SPARE_DESCRIPTORS, soft // 4)
-    logger.warning(
+    event(
+        logger,
+        logging.WARNING,
+        "connections.fewer",
         "the limit of %d open files allows %d connections, not %d: raise the limit or lower --max-connections",
         soft,
         room,

@@ -8,7 +8,6 @@ longer holds the rest back. Knows nothing of HTTP or of how a side is read.
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from discovery.listing.explain import Explanation, explanation, misnamed_local, 
 from discovery.listing.join import Join, ListChange, Side
 from discovery.listing.publisher import Publisher
 from discovery.listing.snapshot import router_fragment
+from discovery.logs import event
 from discovery.mcs.names import Names
 from discovery.mcs.slices import Endpoints, Slices, Touched
 from discovery.model import Listing, PoolKey, Registration, Router
@@ -141,11 +141,6 @@ class Lists:
         return self._join.shared_relay_addresses
 
     def one_sided(self) -> list[dict[str, object]]:
-    def one_sided_by_side(self) -> dict[Side, int]:
-        """How many pools are known of one side only."""
-        sides = Counter(state.side for state in self._join.one_sided.values())
-        return {"registered": sides["registered"], "ready": sides["ready"]}
-
         """Pools of which one side is missing, with the likely cause."""
         now, self._evidence = self._clock(), None
         return [
@@ -218,7 +213,7 @@ class Lists:
         all_read = self._store_read and self.waiting_for_views() is None
         all_called = self._store_complete and now < self._store_until
         for line in [*(self._misnamed_lines(all_called) if all_read else []), *self._join.due(now, all_read=all_read)]:
-            log.warning("%s", line)
+            event(log, logging.WARNING, "pool.one_sided", "%s", line)
 
     def _misnamed_lines(self, all_called: bool) -> list[str]:
         """Pools of a watched cluster itself that register under another cluster's name; said at once.

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from discovery import feed
 from discovery.backoff import Backoff
 from discovery.errors import Gone, Unavailable
+from discovery.logs import event
 from discovery.mcs import cluster_facts
 from discovery.mcs.endpoint_slice import EndpointSlice, SliceName
 from discovery.mcs.kube import (
@@ -152,7 +153,7 @@ class Watcher:
             self._connection, self.namespace
         ):
             self.warning = f"{self.name}: {CONTROL_PLANE_WARNING}"
-            log.warning("%s", self.warning)
+            event(log, logging.WARNING, "watcher.odd", "%s", self.warning, watcher=self.name)
         self._sources = {
             selector: SliceSource(self._connection, selector=selector, namespace=self.namespace, pace=self._pace)
             for selector in selectors_for(self.rules)
@@ -183,25 +184,19 @@ class Watcher:
 
     async def _follow(self, selector: str, source: SliceSource) -> None:
         async with contextlib.aclosing(_events(source)) as events:
-        count = self._counters.watcher_events.of
-        listed, applied, removed, heard = (count(self.name, kind) for kind in ("listed", "applied", "removed", "heard"))
             async for event in events:
                 match event:
                     case Listed():
                         readings = await self._read_in_turns(event.slices)
-                        listed.inc()
                         self._quiet(selector)
                         self._listed.add(selector)
                         self._take(selector, self._slices.replace(readings, selector))
                     case Applied():
                         self._take(selector, self._slices.apply(event.slice, selector))
-                        applied.inc()
                     case Removed():
                         self._take(selector, self._slices.remove(event.name, event.uid, selector))
-                        removed.inc()
                     case Heard():
                         self._take(selector, Touched())
-                        heard.inc()
                     case Failing():
                         self._fails(selector, event.kind, event.reason)
                     case feed.Interrupted():
@@ -223,18 +218,19 @@ class Watcher:
         recovered = self._failing.pop(selector, None) is not None and not self._failing
         if recovered:
             self._said_kinds.clear()
-            log.warning("%s: the watcher is well again", self.name)
+            text = "%s: the watcher is well again"
+            event(log, logging.WARNING, "watcher.recovered", text, self.name, watcher=self.name)
         newly_listed = self.listed and not self._all_listed.is_set()
         if newly_listed:
             self._all_listed.set()
         for warning in touched.warnings:
-            log.warning("%s", warning.text)
+            event(log, logging.WARNING, "watcher.odd", "%s", warning.text, watcher=self.name)
         if recovered or newly_listed or touched.keys or touched.routers:
             self._on_change(touched)
 
     def _interrupted(self, selector: str, error: Gone | Unavailable) -> None:
         """The watch cannot go on: a fresh list is next, and that alone is no failure unless it takes long."""
-        self._counters.slices_listed(self.name, error)
+        self._counters.slices_listed(error)
         if isinstance(error, Failure):
             self._fails(selector, error.kind, error.detail)
         elif selector not in self._alarms:
@@ -252,12 +248,13 @@ class Watcher:
 
     def _fails(self, selector: str, kind: str, reason: str) -> None:
         """Count and note it; said once for each kind of failure until all is well again."""
-        self._counters.watcher_failures.of(self.name, kind).inc()
+        self._counters.watcher_failed(kind)
         first = not self._failing
         self._failing[selector] = reason
         if kind not in self._said_kinds:
             self._said_kinds.add(kind)
-            log.warning("the watcher of %s fails, its last view stays: %s", self.name, reason)
+            text = "the watcher of %s fails, its last view stays: %s"
+            event(log, logging.WARNING, "watcher.failing", text, self.name, reason, watcher=self.name, cause=reason)
         if first:
             self._on_change(Touched())
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from discovery import registrations
+from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
 from discovery.stores import Deleted, Health, Listed, Stored
@@ -221,7 +222,8 @@ class Entries:
                 raise ValueError(f"it is about {registration.key}")
         except ValueError as error:
             self._counters.registrations_ignored.inc()
-            log.warning("the stored value of pool %s is skipped: %s", key, error)
+            text = "the stored value of pool %s is skipped: %s"
+            event(log, logging.WARNING, "pool.unreadable", text, key, error, pool=str(key), cause=str(error))
             return None
         return registration
 
@@ -230,5 +232,6 @@ class Entries:
             entry.alternations += 1
             self._counters.alternating_registrations.inc()
             if entry.alternations == 2:
-                log.warning("the relays of pool %s send different registrations in turn; the latest wins", key)
+                text = "the relays of pool %s send different registrations in turn; the latest wins"
+                event(log, logging.WARNING, "pool.alternating", text, key, pool=str(key))
         entry.previous = hash(entry.value)

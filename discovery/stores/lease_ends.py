@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from discovery.errors import Unavailable
+from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.model import PoolKey
 from discovery.stores import Store
@@ -49,7 +50,6 @@ class LeaseEnds:
         *,
         lease_secs: float,
         counters: Counters,
-        least_left_secs: float,
         failed: Callable[[Unavailable], None],
         publish: Callable[[Sequence[Change]], None],
         mass_loss_changed: Callable[[], None],
@@ -63,7 +63,6 @@ class LeaseEnds:
         self._mass_loss = mass_loss
         self._lease_secs = lease_secs
         self._counters = counters
-        self._least_left_secs = least_left_secs
         self._failed = failed
         self._publish = publish
         self._mass_loss_changed = mass_loss_changed
@@ -148,8 +147,6 @@ class LeaseEnds:
                 self._alarms.set(entry, key, entry.ends_at)
             elif left is not None:
                 self._entries.lives(key, entry, answer.asked_at + left)
-                if left < self._least_left_secs:
-                    self._counters.near_misses.inc()
             else:
                 found.append(key)
         return found
@@ -207,7 +204,6 @@ class LeaseEnds:
             return []
         self._mass_loss.dropped(key, entry.known_since, now)
         return self._entries.drop(key)
-        self._counters.leases_expired.inc()
 
     def _hold(self, key: PoolKey, now: float, until: float) -> None:
         self._entries.overdue.setdefault(key, self._holds.readable_secs(now))
@@ -224,7 +220,10 @@ class LeaseEnds:
     def _begin_hold(self, loss: list[ClusterLoss]) -> None:
         shown = ", ".join(f"{each.cluster_id} {each.lost} of {each.pools}" for each in loss[:CLUSTERS_SHOWN])
         more = ", ..." if len(loss) > CLUSTERS_SHOWN else ""
-        log.error(
+        event(
+            log,
+            logging.ERROR,
+            "pools.mass_loss",
             "mass loss, the list is not complete: %d of %d pools of all %d clusters ended within one lease (%s%s), and"
             " stay for up to %g s: check the ingress in front of the service, network policies and rollouts",
             sum(each.lost for each in loss),
@@ -261,14 +260,20 @@ class LeaseEnds:
         """
         now = self._clock()
         if ended.lost is None:
-            log.warning("the hold over a mass loss that another replica began is over after %.1f s", ended.lasted_secs)
+            text = "the hold over a mass loss that another replica began is over after %.1f s"
+            secs = ended.lasted_secs
+            event(log, logging.WARNING, "pools.mass_loss_over", text, secs, lasted_secs=round(secs, 3))
         else:
-            log.warning(
+            event(
+                log,
+                logging.WARNING,
+                "pools.mass_loss_over",
                 "the mass loss is over after %.1f s%s: %d of %d lost pools are back, what is still gone leaves",
                 ended.lasted_secs,
                 "" if ended.half_are_back else ", the longest that pools are kept",
                 ended.back,
                 ended.lost,
+                lasted_secs=round(ended.lasted_secs, 3),
             )
         for key in ended.kept:
             if (entry := self._entries.by_key.get(key)) is not None:

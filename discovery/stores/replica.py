@@ -12,11 +12,11 @@ import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from discovery import feed, registrations
 from discovery.backoff import Backoff
 from discovery.errors import Gone, Rejected, Unavailable
+from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
 from discovery.registrations import Heartbeat
@@ -44,13 +44,6 @@ BACKOFF_SECS = (0.05, 0.5)
 
 
 class Replica:
-class Missing(NamedTuple):
-    """Why registrations may be missing: a fixed word, and what people are told."""
-
-    word: str
-    text: str
-
-
     """The registrations of one store as this process knows them.
 
     ``on_change(changes, complete, complete_until)`` is called from the event loop with what changed, whether the
@@ -81,7 +74,6 @@ class Missing(NamedTuple):
         self._max_pools_per_cluster = max_pools_per_cluster
         self._counters = counters
         self._on_change = on_change
-        self._created, self._changed, self._renewed = map(counters.registrations.of, ("created", "changed", "renewed"))
         self._clock = clock
         self._epochs = Epochs()
         self._holds = Holds(lease_secs)
@@ -103,7 +95,6 @@ class Missing(NamedTuple):
             self._mass_loss,
             lease_secs=lease_secs,
             counters=counters,
-            least_left_secs=self._long_outage_secs,
             failed=self._failed,
             publish=self._publish,
             mass_loss_changed=self._mass_loss_changed,
@@ -114,7 +105,6 @@ class Missing(NamedTuple):
         self._settling: str | None = None
         self._listed = False
         self._early: dict[PoolKey, Registration | None] = {}
-        self._running_out = 0
         self._on_found = self._early.update if on_found is None else on_found
         self._last_error = ""
         self._refused_at = float("-inf")
@@ -139,48 +129,21 @@ class Missing(NamedTuple):
     def incomplete(self) -> str | None:
         """Why the registrations may be less than the whole truth at this moment; None where they are whole."""
         now = self._clock()
-        missing = self.missing()
-        return None if missing is None else missing.text
-
-    def missing(self) -> Missing | None:
-        """The same, with the word that metrics have for it."""
         if not self._listed:
-            return Missing("unread", f"the store has not been read yet{self._cause()}")
+            return f"the store has not been read yet{self._cause()}"
         if (silent := now - self._confirmed_at) >= CONFIRMED_FOR_SECS:
-            return Missing("unconfirmed", f"the store has not confirmed its revision for {silent:.1f} s{self._cause()}")
+            return f"the store has not confirmed its revision for {silent:.1f} s{self._cause()}"
         if self._mass_loss.holding:
-            return Missing("mass_loss", f"{REASON}; {self._mass_loss.kept} ended pools are kept for now")
+            return f"{REASON}; {self._mass_loss.kept} ended pools are kept for now"
         if self._settling is not None:
-            return Missing("settling", f"the store is settling: {self._settling}")
+            return f"the store is settling: {self._settling}"
         if loss := self._holds.loss(now):
-            return Missing("data_loss", f"data may have been lost: {loss}")
+            return f"data may have been lost: {loss}"
         if overdue := len(self._entries.overdue):
-            return Missing(
-                "held", f"{overdue} pools are held over the end of their leases after trouble with the store"
-            )
+            return f"{overdue} pools are held over the end of their leases after trouble with the store"
         return None
 
     def _cause(self) -> str:
-    @property
-    def held(self) -> int:
-        """How many pools are listed over the end of their leases."""
-        return len(self._entries.overdue)
-
-    @property
-    def running_out(self) -> int:
-        """How many leases had little left when all were read last."""
-        return self._running_out
-
-    @property
-    def keeps_lost_pools(self) -> bool:
-        """Whether a hold over a mass loss runs, whoever began it."""
-        return self._mass_loss.until() is not None
-
-    @property
-    def unconfirmed_secs(self) -> float | None:
-        """Seconds since the store last confirmed what is known here; None before the first time."""
-        return None if self._confirmed_at == float("-inf") else self._clock() - self._confirmed_at
-
         return f": {self._last_error}" if self._last_error else ""
 
     def failing(self) -> str | None:
@@ -214,7 +177,6 @@ class Missing(NamedTuple):
             raise
         self._check_epoch(outcome.epoch)
         if registration is None and outcome.changed:
-        (self._created if outcome.created else self._changed if outcome.changed else self._renewed).inc()
             registration = registrations.decode_own(value)
         ends_at = asked_at + self._lease_secs
         changes = self._entries.put(key, value, outcome.epoch, outcome.revision, ends_at, registration)
@@ -249,7 +211,6 @@ class Missing(NamedTuple):
             self._check_epoch(deleted.epoch)
             self._apply_deleted(deleted)
 
-        self._counters.deregistrations.of("kept" if deleted is None else "done").inc()
     def _check_epoch(self, epoch: str) -> None:
         """A write that went to a store of the past is nothing that others will ever see."""
         if self._epochs.is_past(epoch):
@@ -287,7 +248,7 @@ class Missing(NamedTuple):
         return feed.follow(self._store, Backoff(*BACKOFF_SECS))
 
     def _interrupted(self, error: Gone | Unavailable) -> None:
-        self._counters.relisted(error)
+        self._counters.relisted(error.cause if isinstance(error, Gone) else "unavailable")
         if isinstance(error, Unavailable):
             self._failed(error)
             self._publish([])
@@ -299,7 +260,8 @@ class Missing(NamedTuple):
         now = self._clock()
         if now - self._read_again.get(error.cause, float("-inf")) >= self._lease_secs:
             self._read_again[error.cause] = now
-            log.info("reading the store again: %s", error.detail)
+            text = "reading the store again: %s"
+            event(log, logging.INFO, "store.reread", text, error.detail, cause=error.cause)
 
     def _write_failed(self, error: Unavailable, asked_at: float) -> None:
         """Where the store was read while a write waited in vain, only writes fail: a read is no end of that."""
@@ -311,7 +273,8 @@ class Missing(NamedTuple):
     def _failed(self, error: Unavailable) -> None:
         if error.extent == "item":
             if error.detail != self._item_error:
-                log.warning("a registration cannot be stored, the others can: %s", error.detail)
+                text = "a registration cannot be stored, the others can: %s"
+                event(log, logging.WARNING, "store.refuses", text, error.detail, cause=error.detail)
             self._item_error = error.detail
             return
         now = self._clock()
@@ -320,9 +283,9 @@ class Missing(NamedTuple):
         self._last_error = error.detail
         if self._holds.failed(now):
             self._ends.store_answers(False)
-            log.warning("the store fails, the last list stays: %s", error.detail)
+            text = "the store fails, the last list stays: %s"
+            event(log, logging.WARNING, "store.failing", text, error.detail, cause=error.detail)
 
-            self._counters.store_outages.inc()
     def _confirm(self, health: Health, loss: str | None = None) -> bool:
         """The store was read: its epoch and revision are known as of when they were asked for. False: of the past.
 
@@ -345,7 +308,9 @@ class Missing(NamedTuple):
         if lasted is not None and failing_since is not None:
             refused_secs = self._refused_at - failing_since
             lasted = max(silent_secs, refused_secs if refused_secs >= 0 else lasted)
-            log.warning("the store answers again after %.1f s; lease ends are held for %g s", lasted, self._lease_secs)
+            text = "the store answers again after %.1f s; lease ends are held for %g s"
+            secs = self._lease_secs
+            event(log, logging.WARNING, "store.recovered", text, lasted, secs, lasted_secs=round(lasted, 3))
             if lasted >= self._long_outage_secs:
                 self._settle(now, f"an outage of {lasted:.1f} s, in which live leases may have ended")
         return True
@@ -357,7 +322,8 @@ class Missing(NamedTuple):
     def _lost(self, reason: str) -> None:
         now = self._clock()
         if self._holds.loss(now) is None:  # else it goes on, which is no news
-            log.warning("the store may have lost data, pools stay for %g s: %s", self._lease_secs, reason)
+            text = "the store may have lost data, pools stay for %g s: %s"
+            event(log, logging.WARNING, "store.data_lost", text, self._lease_secs, reason, cause=reason)
         self._holds.lost(now, reason)
         self._to_others.data_lost()
 
@@ -376,7 +342,8 @@ class Missing(NamedTuple):
         else:
             told = self._mass_loss.told(health.settling, now)
         if isinstance(told, Joined):
-            log.warning("the list is not complete: another replica saw a mass loss, pools that end stay here too")
+            text = "the list is not complete: another replica saw a mass loss, pools that end stay here too"
+            event(log, logging.WARNING, "list.incomplete", text, cause="a mass loss, seen by another replica")
             self._whole = self.incomplete()
         elif told is not None:
             self._ends.release(told)
@@ -413,7 +380,6 @@ class Missing(NamedTuple):
         else:
             if not self._confirm(listed.health, listed.loss):
                 return
-        self._look_at_leases(listed)
             await self._find(listed)
             self._entries.ask_about_lacking(listed)
             self._listed = True
@@ -431,11 +397,6 @@ class Missing(NamedTuple):
                 if len(found) % AT_ONCE == 0:
                     await asyncio.sleep(0)
         return found
-    def _look_at_leases(self, listed: Listed) -> None:
-        least = self._long_outage_secs
-        self._running_out = sum([stored.remaining_secs < least for stored in listed.items.values()])
-        self._counters.near_misses.inc(self._running_out)
-
 
     async def _find(self, listed: Listed) -> None:
         items = iter(listed.items.items())
@@ -450,8 +411,9 @@ class Missing(NamedTuple):
         reason = self.incomplete()
         if (reason is None) != (self._whole is None):
             if reason is None:
-                log.info("the list is complete")
+                event(log, logging.INFO, "list.complete", "the list is complete")
             else:
-                log.warning("the list is not complete: %s", reason)
+                text = "the list is not complete: %s"
+                event(log, logging.WARNING, "list.incomplete", text, reason, cause=reason)
         self._whole = reason
         self._on_change(changes, reason is None, self._confirmed_at + CONFIRMED_FOR_SECS)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from discovery.errors import Unavailable
+from discovery.logs import event
 from discovery.stores.redis.link import Address, Line, Refused
 from discovery.stores.redis.signs import Signs
 
@@ -108,13 +109,18 @@ class Server:
             return
         self._policy = policy
         if signs.policy != "noeviction":
-            log.warning(
+            event(
+                log,
+                logging.WARNING,
+                "store.setup",
                 "Redis at %s has maxmemory_policy %s, which %s: set maxmemory-policy noeviction",
                 self.address,
                 signs.policy,
                 "throws leases away before their time when memory is full"
                 if signs.limited
                 else "would throw leases away once maxmemory is set",
+                store=str(self.address),
+                cause="maxmemory-policy",
             )
 
     def _judge_untold(self, untold: list[str]) -> None:
@@ -122,8 +128,13 @@ class Server:
             return
         self._untold = untold
         if untold:
-            log.info(
+            event(
+                log,
+                logging.INFO,
+                "store.setup",
                 "Redis at %s does not tell %s: losses that only those show go unnoticed; grant +info if it is a right",
                 self.address,
                 ", ".join(untold),
+                store=str(self.address),
+                cause="info",
             )

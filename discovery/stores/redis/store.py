@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from discovery.errors import Gone, Unavailable
+from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.model import PoolKey
 from discovery.stores import Deleted, Event, Health, Listed, Outcome, Put, Remaining
@@ -62,7 +63,7 @@ class RedisStore:
         self._refused: str | None = None
         self._untold_loss: str | None = None
         self._reported: set[str] = set()
-        counters.feed_silent.read_by(self._server.silent_secs)
+        counters.watch_silence(self._server.silent_secs)
 
     # ---- writing
 
@@ -129,11 +130,13 @@ class RedisStore:
             if not self._has_subscribed:
                 raise
             if self._refused is None:
-                log.warning("%s; until then the revision is read each second instead", error.detail)
+                text = "%s; until then the revision is read each second instead"
+                event(log, logging.WARNING, "store.refuses", text, error.detail, cause="subscribe")
             self._refused = error.detail
             return Inbox()
         if self._refused is not None:
-            log.info("Redis at %s lets the store subscribe again", self._server.address)
+            at = self._server.address
+            event(log, logging.INFO, "store.accepts", "Redis at %s lets the store subscribe again", at, store=str(at))
         self._refused, self._has_subscribed = None, True
         return feed
 
@@ -327,4 +330,5 @@ class RedisStore:
     def _report(self, what: str, text: str) -> None:
         if what not in self._reported and len(self._reported) < 1000:
             self._reported.add(what)
-            log.warning("%s (further ones are only counted)" if what == "announcement" else "%s", text)
+            line = "%s (further ones are only counted)" if what == "announcement" else "%s"
+            event(log, logging.WARNING, "store.odd", line, text, cause=what)

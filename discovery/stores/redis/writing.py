@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.model import PoolKey
 from discovery.registrations import key_path
@@ -133,12 +134,18 @@ class Writer:
         if bool(refusal) != self._unannounced:
             self._unannounced = bool(refusal)
             if refusal:
-                log.warning(
+                event(
+                    log,
+                    logging.WARNING,
+                    "store.refuses",
                     "Redis at %s takes writes but refuses to announce them, other replicas see them a second later: "
                     "%s; grant the right to the channel: ACL SETUSER … +publish &%s*",
                     self._server.address,
                     refusal.decode(errors="replace")[:200],
                     self._names.root,
+                    store=str(self._server.address),
+                    cause="publish",
                 )
             else:
-                log.info("Redis at %s announces writes again", self._server.address)
+                at = self._server.address
+                event(log, logging.INFO, "store.accepts", "Redis at %s announces writes again", at, store=str(at))
