@@ -37,8 +37,13 @@ IDENTITY = "identity"
 class Guard:
     """Lets a request through to the app when its token is valid and may do that."""
 
-    def __init__(self, file: RenewedFile[Identities]) -> None:
+    def __init__(
+        self,
+        file: RenewedFile[Identities],
+        on_refused: Callable[[Rejected, bool], None] = lambda error, is_unread_registration: None,
+    ) -> None:
         self._file = file
+        self._on_refused = on_refused
         self._waiting: dict[asyncio.Future[None], Identity] = {}
         file.on_renewal(self._renewed)
         event(log, _level(file.value), "tokens.valid", "requests need a token: %d valid", len(file.value))
@@ -52,6 +57,7 @@ class Guard:
             try:
                 waits = self._admit(scope)
             except Rejected as error:
+                self._on_refused(error, scope["method"] == "POST" and scope["path"] == "/pools")
                 return refuse(send, error)
             return self._until_revoked(app, scope, receive, send) if waits else app(scope, receive, send)
 
@@ -61,7 +67,9 @@ class Guard:
         """403 for a request whose token may not register or deregister this pool."""
         identity: Identity = scope[IDENTITY]
         if not identity.may_register(key):
-            raise _forbidden(identity, tokens.scope_for(key))
+            error = _forbidden(identity, tokens.scope_for(key))
+            self._on_refused(error, False)
+            raise error
 
     def _admit(self, scope: Scope) -> bool:
         """Note who asks; whether the answer may be long in coming. Raises ``Rejected``, 401 or 403."""

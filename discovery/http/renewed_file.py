@@ -42,8 +42,14 @@ class RenewedFile(Generic[Value]):
         self._taken = self._look()
         self._seen = self._taken
         self._fault = ""
+        self.taken = self.refused = 0
         self._content = self._read()
         self.value = parse(self._content)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the file as it is cannot be used, so that what it held before stays in force."""
+        return bool(self._fault)
 
     def on_renewal(self, listener: Callable[[Value, Value], None]) -> None:
         """Have ``listener(before, after)`` called after each renewal, from the event loop."""
@@ -76,6 +82,7 @@ class RenewedFile(Generic[Value]):
         if content != self._content:
             before, self.value = self.value, await asyncio.to_thread(self._parse, content)
             self._content = content
+            self.taken += 1
             for listener in self._listeners:
                 listener(before, self.value)
         elif self._fault:
@@ -83,6 +90,7 @@ class RenewedFile(Generic[Value]):
         self._fault = ""
 
     def _say_fault(self, fault: str) -> None:
+        self.refused += 1
         if fault != self._fault:
             text = "%s is not taken, and what it held before stays in force: %s"
             event(log, logging.WARNING, "file.refused", text, self._what, fault, cause=fault)

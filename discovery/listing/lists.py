@@ -8,6 +8,7 @@ longer holds the rest back. Knows nothing of HTTP or of how a side is read.
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -139,6 +140,11 @@ class Lists:
     def shared_relay_addresses(self) -> int:
         """Addresses that two listed pools claim."""
         return self._join.shared_relay_addresses
+
+    def one_sided_by_side(self) -> dict[Side, int]:
+        """How many pools are known of one side only."""
+        sides = Counter(state.side for state in self._join.one_sided.values())
+        return {"registered": sides["registered"], "ready": sides["ready"]}
 
     def one_sided(self) -> list[dict[str, object]]:
         """Pools of which one side is missing, with the likely cause."""

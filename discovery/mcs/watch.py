@@ -183,19 +183,25 @@ class Watcher:
                 await asyncio.sleep(backoff.next())
 
     async def _follow(self, selector: str, source: SliceSource) -> None:
+        count = self._counters.watcher_events.of
+        listed, applied, removed, heard = (count(self.name, kind) for kind in ("listed", "applied", "removed", "heard"))
         async with contextlib.aclosing(_events(source)) as events:
             async for event in events:
                 match event:
                     case Listed():
+                        listed.inc()
                         readings = await self._read_in_turns(event.slices)
                         self._quiet(selector)
                         self._listed.add(selector)
                         self._take(selector, self._slices.replace(readings, selector))
                     case Applied():
+                        applied.inc()
                         self._take(selector, self._slices.apply(event.slice, selector))
                     case Removed():
+                        removed.inc()
                         self._take(selector, self._slices.remove(event.name, event.uid, selector))
                     case Heard():
+                        heard.inc()
                         self._take(selector, Touched())
                     case Failing():
                         self._fails(selector, event.kind, event.reason)
@@ -230,7 +236,7 @@ class Watcher:
 
     def _interrupted(self, selector: str, error: Gone | Unavailable) -> None:
         """The watch cannot go on: a fresh list is next, and that alone is no failure unless it takes long."""
-        self._counters.slices_listed(error)
+        self._counters.slices_listed(self.name, error)
         if isinstance(error, Failure):
             self._fails(selector, error.kind, error.detail)
         elif selector not in self._alarms:
@@ -248,7 +254,7 @@ class Watcher:
 
     def _fails(self, selector: str, kind: str, reason: str) -> None:
         """Count and note it; said once for each kind of failure until all is well again."""
-        self._counters.watcher_failed(kind)
+        self._counters.watcher_failures.of(self.name, kind).inc()
         first = not self._failing
         self._failing[selector] = reason
         if kind not in self._said_kinds:

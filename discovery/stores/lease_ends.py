@@ -49,6 +49,7 @@ class LeaseEnds:
         mass_loss: MassLoss,
         *,
         lease_secs: float,
+        least_left_secs: float,
         counters: Counters,
         failed: Callable[[Unavailable], None],
         publish: Callable[[Sequence[Change]], None],
@@ -62,6 +63,7 @@ class LeaseEnds:
         self._holds = holds
         self._mass_loss = mass_loss
         self._lease_secs = lease_secs
+        self._least_left_secs = least_left_secs
         self._counters = counters
         self._failed = failed
         self._publish = publish
@@ -146,6 +148,8 @@ class LeaseEnds:
             if entry.touched > answer.mark:
                 self._alarms.set(entry, key, entry.ends_at)
             elif left is not None:
+                if left < self._least_left_secs:
+                    self._counters.near_misses.inc()
                 self._entries.lives(key, entry, answer.asked_at + left)
             else:
                 found.append(key)
@@ -203,6 +207,7 @@ class LeaseEnds:
             self._hold(key, now, kept_until)
             return []
         self._mass_loss.dropped(key, entry.known_since, now)
+        self._counters.leases_expired.inc()
         return self._entries.drop(key)
 
     def _hold(self, key: PoolKey, now: float, until: float) -> None:

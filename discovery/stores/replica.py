@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from discovery import feed, registrations
 from discovery.backoff import Backoff
@@ -41,6 +42,13 @@ AT_ONCE = 100
 """Registrations that are decoded before the loop turns: a few milliseconds, in which heartbeats and probes wait."""
 BACKOFF_SECS = (0.05, 0.5)
 """With the store's own pause between attempts and a check it stays below the two seconds that a recovery may take."""
+
+
+class Missing(NamedTuple):
+    """Why registrations may be missing: a fixed word, and what people are told."""
+
+    word: str
+    text: str
 
 
 class Replica:
@@ -73,6 +81,7 @@ class Replica:
         self._max_pools = max_pools
         self._max_pools_per_cluster = max_pools_per_cluster
         self._counters = counters
+        self._created, self._changed, self._renewed = map(counters.registrations.of, ("created", "changed", "renewed"))
         self._on_change = on_change
         self._clock = clock
         self._epochs = Epochs()
@@ -94,6 +103,7 @@ class Replica:
             self._holds,
             self._mass_loss,
             lease_secs=lease_secs,
+            least_left_secs=self._long_outage_secs,
             counters=counters,
             failed=self._failed,
             publish=self._publish,
@@ -104,6 +114,7 @@ class Replica:
         self._confirmed_at = float("-inf")
         self._settling: str | None = None
         self._listed = False
+        self._running_out = 0
         self._early: dict[PoolKey, Registration | None] = {}
         self._on_found = self._early.update if on_found is None else on_found
         self._last_error = ""
@@ -128,20 +139,47 @@ class Replica:
 
     def incomplete(self) -> str | None:
         """Why the registrations may be less than the whole truth at this moment; None where they are whole."""
+        missing = self.missing()
+        return None if missing is None else missing.text
+
+    def missing(self) -> Missing | None:
+        """The same, with the word that metrics have for it."""
         now = self._clock()
         if not self._listed:
-            return f"the store has not been read yet{self._cause()}"
+            return Missing("unread", f"the store has not been read yet{self._cause()}")
         if (silent := now - self._confirmed_at) >= CONFIRMED_FOR_SECS:
-            return f"the store has not confirmed its revision for {silent:.1f} s{self._cause()}"
+            return Missing("unconfirmed", f"the store has not confirmed its revision for {silent:.1f} s{self._cause()}")
         if self._mass_loss.holding:
-            return f"{REASON}; {self._mass_loss.kept} ended pools are kept for now"
+            return Missing("mass_loss", f"{REASON}; {self._mass_loss.kept} ended pools are kept for now")
         if self._settling is not None:
-            return f"the store is settling: {self._settling}"
+            return Missing("settling", f"the store is settling: {self._settling}")
         if loss := self._holds.loss(now):
-            return f"data may have been lost: {loss}"
+            return Missing("data_loss", f"data may have been lost: {loss}")
         if overdue := len(self._entries.overdue):
-            return f"{overdue} pools are held over the end of their leases after trouble with the store"
+            return Missing(
+                "held", f"{overdue} pools are held over the end of their leases after trouble with the store"
+            )
         return None
+
+    @property
+    def held(self) -> int:
+        """How many pools are listed over the end of their leases."""
+        return len(self._entries.overdue)
+
+    @property
+    def running_out(self) -> int:
+        """How many leases had little left when all were read last."""
+        return self._running_out
+
+    @property
+    def keeps_lost_pools(self) -> bool:
+        """Whether a hold over a mass loss runs, whoever began it."""
+        return self._mass_loss.until() is not None
+
+    @property
+    def unconfirmed_secs(self) -> float | None:
+        """Seconds since the store last confirmed what is known here; None before the first time."""
+        return None if self._confirmed_at == float("-inf") else self._clock() - self._confirmed_at
 
     def _cause(self) -> str:
         return f": {self._last_error}" if self._last_error else ""
@@ -176,6 +214,7 @@ class Replica:
             self._write_failed(error, asked_at)
             raise
         self._check_epoch(outcome.epoch)
+        (self._created if outcome.created else self._changed if outcome.changed else self._renewed).inc()
         if registration is None and outcome.changed:
             registration = registrations.decode_own(value)
         ends_at = asked_at + self._lease_secs
@@ -210,6 +249,7 @@ class Replica:
         if deleted is not None:
             self._check_epoch(deleted.epoch)
             self._apply_deleted(deleted)
+        self._counters.deregistrations.of("kept" if deleted is None else "done").inc()
 
     def _check_epoch(self, epoch: str) -> None:
         """A write that went to a store of the past is nothing that others will ever see."""
@@ -248,7 +288,7 @@ class Replica:
         return feed.follow(self._store, Backoff(*BACKOFF_SECS))
 
     def _interrupted(self, error: Gone | Unavailable) -> None:
-        self._counters.relisted(error.cause if isinstance(error, Gone) else "unavailable")
+        self._counters.relisted(error)
         if isinstance(error, Unavailable):
             self._failed(error)
             self._publish([])
@@ -282,6 +322,7 @@ class Replica:
             self._refused_at = now
         self._last_error = error.detail
         if self._holds.failed(now):
+            self._counters.store_outages.inc()
             self._ends.store_answers(False)
             text = "the store fails, the last list stays: %s"
             event(log, logging.WARNING, "store.failing", text, error.detail, cause=error.detail)
@@ -372,6 +413,7 @@ class Replica:
         The parts of the first list are also applied one by one: nobody sees that it is not whole yet. A later one is
         applied at once, since what is published is never half of it.
         """
+        self._look_at_leases(listed)
         if self._listed:
             decoded = await self._decode_news(listed)
             if not self._confirm(listed.health, listed.loss):
@@ -388,6 +430,11 @@ class Replica:
             self._early.clear()
         self._heed_others(listed.health)
         self._publish(changes)
+
+    def _look_at_leases(self, listed: Listed) -> None:
+        least = self._long_outage_secs
+        self._running_out = sum([stored.remaining_secs < least for stored in listed.items.values()])
+        self._counters.near_misses.inc(self._running_out)
 
     async def _decode_news(self, listed: Listed) -> dict[PoolKey, Registration | None]:
         found: dict[PoolKey, Registration | None] = {}

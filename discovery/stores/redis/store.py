@@ -63,7 +63,7 @@ class RedisStore:
         self._refused: str | None = None
         self._untold_loss: str | None = None
         self._reported: set[str] = set()
-        counters.watch_silence(self._server.silent_secs)
+        counters.feed_silent.read_by(self._server.silent_secs)
 
     # ---- writing
 
