@@ -71,9 +71,41 @@ def test_a_reading_may_have_numbers_by_the_words_of_one_label_or_of_several() ->
     counters.watcher_up.read_by(lambda: {"east": True, "west": False})
     counters.refused_slices.read_by(lambda: {("east", "fqdn"): 2})
     found = samples(counters)
-    assert found["discovery_relists_total{cause=gap}"] == 2
-    assert found["discovery_relists_total{cause=unavailable}"] == 1
-    assert counters.values()["relists_gap"] == 2
+    assert found["discovery_complete"] == 1
+    assert (found["discovery_watcher_up{watcher=east}"], found["discovery_watcher_up{watcher=west}"]) == (1, 0)
+    assert found["discovery_watcher_refused_slices{cause=fqdn}{watcher=east}"] == 2
+
+
+def test_a_histogram_counts_each_duration_into_the_first_bound_that_holds_it() -> None:
+    timing = Timing("lag_seconds", "A lag.", (0.1, 1.0))
+    for secs in (0.05, 0.1, 0.5, 5.0):
+        timing.observe(secs)
+    family = timing.family()
+    assert family is not None
+    found = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
+    assert found == {
+        ("discovery_lag_seconds_bucket", "0.1"): 2,
+        ("discovery_lag_seconds_bucket", "1"): 3,
+        ("discovery_lag_seconds_bucket", "+Inf"): 4,
+        ("discovery_lag_seconds_count", None): 4,
+        ("discovery_lag_seconds_sum", None): pytest.approx(5.65),
+    }
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), max_size=50))
+def test_labels_stay_bounded_whatever_is_counted(words: list[tuple[str, str]]) -> None:
+    tally = Tally("things", "Things.", method=METHODS, status=STATUSES)
+    timing = Timing("thing_seconds", "Things.", (1.0,), method=METHODS, status=STATUSES)
+    for pair in words:
+        tally.of(*pair).inc()
+        timing.of(*pair).observe(1)
+    for metric in (tally, timing):
+        family = metric.family()
+        assert family is not None
+        for sample in family.samples:
+            assert sample.labels["method"] in {*METHODS, OTHER}
+            assert sample.labels["status"] in {*STATUSES, OTHER}
+    assert sum(value for _, value in tally.values()) == len(words)
 
 
 def test_two_replicas_in_one_process_do_not_share_counters() -> None:

@@ -132,6 +132,23 @@ class _Process:
             if settings.health_listen
             else None
         )
+        self._show()
+
+    def _show(self) -> None:
+        parts = Parts(
+            settings=self._settings,
+            store=self._store,
+            replica=self._replica,
+            lists=self._lists,
+            pools=self._pools,
+            routers=self._routers,
+            streams=self._streams,
+            server=self._server,
+            watchers=self._watchers,
+            tokens=self._tokens,
+            stage=self._stage,
+        )
+        show(parts, self._counters)
 
     def _listener(
         self, app: App, address: Address, max_connections: int, certificates: Certificates | None
@@ -225,6 +242,7 @@ class _Process:
             expected = time.monotonic() + LAG_TICK_SECS
             await asyncio.sleep(LAG_TICK_SECS)
             self._lag_secs = max(0.0, time.monotonic() - expected)
+            self._counters.loop_lag.observe(self._lag_secs)
 
     # ---- what people ask
 
@@ -242,7 +260,6 @@ class _Process:
 
     def _status(self) -> dict[str, Any]:
         stage, detail = self._stage()
-            self._counters.loop_lag.observe(self._lag_secs)
         everything = self._pools.everything
         pools: Counter[str] = Counter()
         frontends: Counter[str] = Counter()
