@@ -8,6 +8,7 @@ holds a token, never a queue.
 
 import asyncio
 import random
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from discovery.errors import Unavailable
@@ -17,7 +18,6 @@ from discovery.listing.selection import Selection
 
 COMMENT_SECS = 15
 RETRY_MS = (1000, 3000)
-PIECE_BYTES = 65_536
 
 WIRE = "discovery.wire"
 """Where the scope of a request has its connection's ``Wire``."""
@@ -196,12 +196,10 @@ class Stream:
         if steps is None:
             self._streams.resynced += self._certain
             token, pieces = selection.snapshot_event()
-            for piece in pieces:
-                await self._write(piece)
+            await self._write(pieces)
             self.token = token
         for step in steps or ():
-            for piece in step.pieces():
-                await self._write(piece)
+            await self._write(step.pieces())
             if self.gone:
                 return
             self.token = step.token
@@ -233,12 +231,11 @@ class Stream:
         finally:
             self._task = None
 
-    async def _write(self, data: bytes) -> None:
-        for start in range(0, len(data), PIECE_BYTES):
-            piece = data if len(data) <= PIECE_BYTES else data[start : start + PIECE_BYTES]
-            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+    async def _write(self, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
             if self.gone:
                 return
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
 def _step(sending: Any) -> bool:

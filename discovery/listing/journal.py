@@ -67,7 +67,7 @@ class Step:
         some: list[bytes] = []
         size = 0
         for frame in self._frames:
-            if size >= PIECE_BYTES:
+            if some and size + len(frame) > PIECE_BYTES:
                 yield b"\n".join([*some, b""])
                 some, size = [], 0
             some.append(frame)

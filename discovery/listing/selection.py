@@ -299,9 +299,8 @@ class Filtered(Selection[Entry]):
 
 
 def _event_pieces(lead: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    for piece in pieces:
-        yield lead + piece
-        lead = b""
+    yield lead
+    yield from pieces
     yield b"\n\n"
 
 

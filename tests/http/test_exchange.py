@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from discovery.http.exchange import JOINED_BYTES, REMEMBERED_TARGET_BYTES, WIRE, Exchange, begin, target_of
+from discovery.http.exchange import (
+    JOINED_BYTES,
+    REMEMBERED_TARGET_BYTES,
+    SHARED_BYTES,
+    WIRE,
+    Exchange,
+    begin,
+    target_of,
+)
 from discovery.http.limits import Limits
 from discovery.http.peers import SharedState
 from tests.http.sockets import App, eventually, served
@@ -134,6 +142,18 @@ class TestTheAnswerOnTheWire:
         send(exchange, start(), part(b"first", more=True), part(b"", more=True), part(b"last"))
         head = HEAD + b"transfer-encoding: chunked\r\n\r\n"
         assert owner.transport.calls == [head + b"5\r\nfirst\r\n", b"4\r\nlast\r\n0\r\n\r\n"]
+
+    def test_a_long_chunk_is_framed_without_a_copy(self) -> None:
+        owner, shared = Owner(), b"x" * SHARED_BYTES
+        written: list[tuple[bytes, ...]] = []
+        owner.transport.writelines = lambda parts: written.append(tuple(parts))
+        exchange = owner.exchange()
+        send(exchange, start(), part(shared, more=True), part(shared))
+        assert all(body is shared for _, body, _ in written)
+        before = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+        framed = b"%x\r\n%b\r\n" % (SHARED_BYTES, shared)
+        assert b"".join(map(b"".join, written)) == before + framed + framed + b"0\r\n\r\n"
+        assert (owner.transport.calls, owner.completed) == ([], 1)
 
     @pytest.mark.parametrize(
         ("method", "status", "headers", "body"),

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from discovery.http import streams as module
 from discovery.listing import journal, snapshot
 from discovery.model import Router
 from tests.http.in_process import Assembled, Event, Exchange, Rig, pool
@@ -380,7 +379,7 @@ def test_a_change_too_long_for_one_write_reaches_everybody_in_pieces(rig: Rig) -
     rig.publish(*(pool(f"q{number}", metadata={"k": "x" * 50_000}) for number in range(10)))
     rig.settle()
     assert len(told(stream)) == 11
-    assert max(map(len, stream.writes)) <= module.PIECE_BYTES
+    assert max(map(len, stream.writes)) <= journal.PIECE_BYTES
     assert rig.streams.fell_behind == 1
     rig.publish(gone=["q0"])
     rig.settle()
