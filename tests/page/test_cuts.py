@@ -93,6 +93,7 @@ def test_a_token_is_asked_for_and_sent_and_asked_for_again_when_it_was_revoked(
     expect(dialog).to_contain_text("Without one it shows no data.")
     box = dialog.get_by_label("Token with the scope read")
     expect(box).to_be_focused()
+    expect(page.locator("#stream")).to_have_text("Needs a token")
     seen.picture("token")
 
     page.keyboard.press("Escape")

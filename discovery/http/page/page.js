@@ -110,7 +110,7 @@ async function followForEver() {
       why = error.message;
       waitMs = error.waitMs || Math.min(LONGEST_WAIT_MS, retryMs * 2 ** Math.min(failures, 5)) * (0.5 + Math.random() / 2);
       if (isAboutToken(error)) {
-        showCut(state.token ? why : "it wants a token");
+        showCut(state.token ? why : "it wants a token", "Needs a token");
         asking = askForToken(state.token ? why : "Without one it shows no data.");
         await asking;
         asking = null;
@@ -230,9 +230,9 @@ function showLive() {
 }
 
 // The countdown stands apart: a screen reader says what is wrong once, and not each second.
-function showCut(why) {
+function showCut(why, pill = "Cut off") {
   state.cutAt ??= new Date();
-  at("stream").textContent = "Cut off";
+  setText(at("stream"), pill);
   at("stream").className = "pill lost";
   at("cut").hidden = false;
   const shown = state.ready ? ` What is shown is from ${state.cutAt.toLocaleTimeString()}.` : "";
@@ -480,7 +480,8 @@ function storeLine(store) {
 
 function watcherLine(watcher) {
   const trouble = watcher.incomplete_because || watcher.warning;
-  return trouble ? [`Watcher ${watcher.name}: ${trouble}`, true]
+  const begin = `${watcher.name}: `; // troubles begin with it, warnings need not
+  return trouble ? [`Watcher ${trouble.startsWith(begin) ? "" : begin}${trouble}`, true]
     : [`Watcher ${watcher.name} sees ${counted(watcher.services, "Service")}`, false];
 }
 
@@ -517,7 +518,7 @@ function drawFilters() {
     pool.capabilities.forEach((capability) => count("capability", capability));
   }
   FILTERS.forEach((name) => drawOptions(name, found[name]));
-  setText(at("count"), `${grouped(view.length)} of ${counted(state.pools.size, "pool")}`);
+  setText(at("count"), state.ready ? `${grouped(view.length)} of ${counted(state.pools.size, "pool")}` : "–");
 }
 
 function drawOptions(name, counts) {
