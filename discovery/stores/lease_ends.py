@@ -178,37 +178,49 @@ class LeaseEnds:
     # ---- judging: from the last answer to the last word nothing is awaited
 
     def _may_drop(self, ended: Iterable[PoolKey]) -> bool:
-        now = self._clock()
-        return any(self._acts_at(key, now) for key in ended)
+        return any(map(self._acting(self._clock()), ended))
 
-    def _acts_at(self, key: PoolKey, now: float) -> bool:
-        readable_secs = self._holds.readable_secs(now)
-        return self._holds.acts_at(now, self._entries.overdue.get(key, readable_secs))
+    def _acting(self, now: float) -> Callable[[PoolKey], bool]:
+        """Whether the end of a pool's lease may be acted on at this moment; the same for all that were not held yet."""
+        holds, overdue = self._holds, self._entries.overdue
+        at_once = holds.acts_at(now, holds.readable_secs(now))
+        return lambda key: holds.acts_at(now, overdue[key]) if key in overdue else at_once
 
     def _judge(self, ended: list[PoolKey], held: int) -> None:
         now = self._clock()
         self._end_hold(now)
+        acts = self._acting(now)
         going = []
         for key in ended:
-            if self._acts_at(key, now):
+            if acts(key):
                 going.append(key)
             else:
                 self._hold(key, now, self._held_until(key, now))
         if loss := self._mass_loss.begins(going, now):
             self._begin_hold(loss)
-        changes = [change for key in going for change in self._drop_unless_kept(key, now)]
+        changes = self._drop(self._not_kept(going, now), now)
         if changes or held != len(self._entries.overdue):
             self._publish(changes)
 
-    def _drop_unless_kept(self, key: PoolKey, now: float) -> list[Change]:
-        entry, kept_until = self._entries.by_key[key], self._mass_loss.until()
-        if kept_until is not None and self._mass_loss.keeps(key, entry.known_since, now):
+    def _not_kept(self, going: list[PoolKey], now: float) -> list[PoolKey]:
+        """Those that leave; a hold over a mass loss keeps the others."""
+        kept_until = self._mass_loss.until()
+        if kept_until is None:
+            return going
+        by_key = self._entries.by_key
+        kept = {key for key in going if self._mass_loss.keeps(key, by_key[key].known_since, now)}
+        for key in kept:
             self._mass_loss.keep(key)
             self._hold(key, now, kept_until)
-            return []
-        self._mass_loss.dropped(key, entry.known_since, now)
-        self._counters.leases_expired.inc()
-        return self._entries.drop(key)
+        return [key for key in going if key not in kept]
+
+    def _drop(self, going: list[PoolKey], now: float) -> list[Change]:
+        self._counters.leases_expired.inc(len(going))
+        changes: list[Change] = []
+        for key in going:
+            self._mass_loss.dropped(key, self._entries.by_key[key].known_since, now)
+            changes += self._entries.drop(key)
+        return changes
 
     def _hold(self, key: PoolKey, now: float, until: float) -> None:
         self._entries.overdue.setdefault(key, self._holds.readable_secs(now))
