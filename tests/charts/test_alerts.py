@@ -353,11 +353,22 @@ def changes_all_the_time() -> Scraped:
     return scraped
 
 
+def one_replica_that_does_not_claim_to_know() -> Scraped:
+    """Cut off for four minutes, it shows an older list and says that it is not complete."""
+    return (
+        Scraped()
+        .set("complete{}", 0, since=ALL, until=ALL + 240, on="c")
+        .set('snapshot_fingerprint{list="pools"}', 12, since=ALL, until=ALL + 240, on="c")
+        .set("members_fingerprint{}", 23, since=ALL, until=ALL + 240, on="c")
+    )
+
+
 QUIET: dict[str, Scraped] = {
     "nothing": Scraped(),
     "a rolling restart": rolling_restart(),
     "a short blip": short_blip(),
     "one dead cluster": one_dead_cluster(),
+    "a replica that is incomplete for less than long": one_replica_that_does_not_claim_to_know(),
     "changes all the time": changes_all_the_time(),
 }
 
