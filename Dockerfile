@@ -18,7 +18,7 @@ WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY discovery discovery
 RUN python -m venv --without-pip /opt/discovery && \
-    python -m pip --python /opt/discovery/bin/python install --quiet --no-compile --only-binary :all: ".[server,dynamodb]"
+    python -m pip --python /opt/discovery/bin/python install --quiet --no-compile --only-binary :all: ".[server,dynamodb,tracing]"
 
 FROM ${PYTHON_IMAGE}
 COPY --from=build /opt/discovery /opt/discovery

@@ -274,7 +274,7 @@ class JsonFormatter(logging.Formatter):
         }
         if traceback := _traceback(self, record):
             fields["exception"] = traceback
-        return _encode(_extra(record) | fields | _process)
+        return _encode(fields | _extra(record) | fields | _process)
 
 
 def _encode(fields: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from discovery import addresses
 from discovery.addresses import Address
-from discovery.flags import Choice, Flag, Group, Number, Text
+from discovery.flags import Choice, Flag, Group, Number, Switch, Text
 from discovery.model import Router
 
 ALL = Group("All modes")
@@ -85,6 +85,7 @@ LISTEN = Text("HOST:PORT", addresses.address)
 REDIS_URL = Text("URL", addresses.redis_url)
 ROUTER = Text("ID=URL", _parse_router)
 ORIGIN = Text("ORIGIN", addresses.origin)
+COLLECTOR = Text("URL", addresses.service_url)
 PREFIX = Text("PREFIX", _parse_prefix)
 LABEL = Text("NAME", _parse_label)
 SUFFIX = Text("SUFFIX", _parse_suffix)
@@ -192,6 +193,25 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Annotated[
         LogLevel, Flag(ALL, LOG_LEVEL, "The least important lines to log. Info is one line for each change of state.")
     ] = "info"
+    access_log: Annotated[
+        bool,
+        Flag(
+            ALL,
+            Switch(),
+            "One line (info) for each request when it has ended: what was asked, by whom, status, bytes, time. A line "
+            "costs more than a heartbeat, so it is for looking closer.",
+        ),
+    ] = False
+    otlp_endpoint: Annotated[
+        str | None,
+        Flag(
+            ALL,
+            COLLECTOR,
+            "Base URL of an OpenTelemetry collector (OTLP/HTTP), which gets the spans of registrations; needs the "
+            "tracing extra. The OTEL_ variables of that library say the rest, such as headers and sampling.",
+            secret=True,
+        ),
+    ] = None
     max_body_bytes: Annotated[
         int,
         Flag(ALL, _count("bytes", 1, 1 << 30), "Largest body of a request in bytes; a registration has some hundred."),

@@ -164,7 +164,7 @@ class Clone:
     def installed(self) -> list[str]:
         """What a set-up that installs asks for."""
         constrained = f"pip install --quiet --constraint {self.root}/constraints.txt"
-        return [f"{constrained} --editable {self.root}[server,dynamodb,test]"]
+        return [f"{constrained} --editable {self.root}[server,dynamodb,tracing,test]"]
 
 
 @pytest.fixture

@@ -75,6 +75,8 @@ DEFAULTS = {
     "tls_client_ca_path": None,
     "log_format": "text",
     "log_level": "info",
+    "access_log": False,
+    "otlp_endpoint": None,
     "max_body_bytes": 65536,
     "max_streams": 10000,
     "drain_delay_secs": 5,
@@ -134,6 +136,8 @@ SERVE_VALUES = [
     ("--mass-loss-hold-secs", "0", 0),
     ("--log-format", "json", "json"),
     ("--log-level", "debug", "debug"),
+    ("--access-log", "true", True),
+    ("--otlp-endpoint", "http://collector:4318/", "http://collector:4318"),
     ("--max-body-bytes", "100", 100),
     ("--max-streams", "0", 0),
     ("--drain-delay-secs", "0.5", 0.5),
@@ -208,8 +212,8 @@ def company(name: str) -> tuple[str, ...]:
 
 
 def words(name: str, text: str) -> tuple[str, ...]:
-    """A flag and its value as two words where that is allowed."""
-    return (f"{name}={text}",) if text.startswith("-") else (name, text)
+    """A flag and its value as two words where that is allowed: a switch takes none of those that follow."""
+    return (f"{name}={text}",) if text.startswith("-") or text in ("true", "false") else (name, text)
 
 
 def test_nothing_given_means_the_defaults():
@@ -1184,11 +1188,11 @@ def test_completion_refuses_anything_else(words: tuple[str, ...]):
 
 
 CONTRACT = """
-auth-tokens-path cors-origin drain-delay-secs dynamodb-endpoint-url dynamodb-region dynamodb-table
+access-log auth-tokens-path cors-origin drain-delay-secs dynamodb-endpoint-url dynamodb-region dynamodb-table
 frontend-port-name frontend-service-suffix health-listen heartbeat-interval-secs keep-alive-secs kube-context
 kube-namespace
 kubeconfig lease-duration-secs listen local-cluster-id log-format log-level mass-loss-hold-secs max-body-bytes
-max-connections max-header-bytes max-pools max-pools-per-cluster max-streams pool-discovery rate-limit
+max-connections max-header-bytes max-pools max-pools-per-cluster max-streams otlp-endpoint pool-discovery rate-limit
 redis-password-path
 redis-prefix redis-sentinel-password-path redis-sentinel-user redis-tls-ca-path redis-tls-cert-path redis-tls-key-path
 redis-url registration-storage relay-port-name relay-service-suffix

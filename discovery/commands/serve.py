@@ -19,10 +19,12 @@ from discovery import __version__
 from discovery.ending import Ending
 from discovery.errors import Misconfigured
 from discovery.exposition import Parts, show
+from discovery.http import access_log
 from discovery.http.access import Guard, RateLimit
 from discovery.http.answers import App
 from discovery.http.api import make_app, make_probe_app
 from discovery.http.certificates import Certificates, TlsFiles
+from discovery.http.exchange import Exchange
 from discovery.http.handlers import Service
 from discovery.http.renewed_file import RenewedFile
 from discovery.http.request_counts import RequestCounts, counted_access
@@ -31,6 +33,7 @@ from discovery.http.streams import Streams
 from discovery.http.tokens import Identities
 from discovery.listing.lists import Lists
 from discovery.listing.publisher import Publisher
+from discovery.logs import event, name_replica, say_left_out
 from discovery.mcs.names import Names, RouterService
 from discovery.mcs.origin import Rules
 from discovery.mcs.slices import Touched
@@ -38,6 +41,7 @@ from discovery.metrics import Counters
 from discovery.model import Listing, Router
 from discovery.process_memory import keep_giving_back, make_collections_rare
 from discovery.settings import Address, ServeSettings
+from discovery.start_line import Facts, start_line
 from discovery.stores import Store
 from discovery.stores.measured import MeasuredStore
 from discovery.stores.memory import MemoryStore
@@ -45,6 +49,7 @@ from discovery.stores.replica import Replica
 
 if TYPE_CHECKING:
     from discovery.mcs.watch import Watcher
+    from discovery.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +59,8 @@ MAX_PROBE_CONNECTIONS = 256
 PROBED = frozenset({b"/healthz", b"/readyz"})
 LAST_GRACE_SECS = 1.0
 """What requests in flight have after a second signal."""
+LAST_SPANS_SECS = 2.0
+"""What the last spans have to reach their collector, when everything else has ended."""
 
 
 def run(settings: ServeSettings) -> int:
@@ -73,11 +80,14 @@ class _Process:
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings
         self._id = uuid.uuid4().hex[:8]
+        name_replica(self._id)
         self._started_at = time.monotonic()
         self._draining = False
         self._lag_secs = 0.0
         self._ending = Ending()
         self._counters = Counters()
+        # Ahead of the store, which takes the long import of the library for a pause of the process.
+        self._tracing = _open_tracing(settings, self._id)
         self._store = MeasuredStore(_open_store(settings, self._counters), self._counters)
         self._pools: Publisher[Listing] = Publisher(
             "pools",
@@ -95,14 +105,15 @@ class _Process:
             views=None if settings.pool_discovery == "registrations" else self._watchers,
             names=names,
         )
+        tracing, registered = self._tracing, self._lists.registrations_changed
         self._replica = Replica(
-            self._store,
+            self._store if tracing is None else tracing.store(self._store),
             lease_secs=settings.lease_duration_secs,
             heartbeat_secs=settings.heartbeat_interval_secs,
             max_pools=settings.max_pools,
             max_pools_per_cluster=settings.max_pools_per_cluster,
             counters=self._counters,
-            on_change=self._lists.registrations_changed,
+            on_change=registered if tracing is None else tracing.published(registered),
             on_found=self._lists.registrations_found,
             mass_loss_hold_secs=settings.mass_loss_hold_secs,
             local_cluster_id=settings.local_cluster_id,
@@ -126,7 +137,8 @@ class _Process:
             guard=Guard(self._tokens, counted_access(self._counters)) if self._tokens is not None else None,
         )
         self._certificates = _open_certificates(settings, self._counters)
-        self._server = self._listener(make_app(service), settings.listen, settings.max_connections, self._certificates)
+        app = make_app(service) if tracing is None else tracing.app(make_app(service))
+        self._server = self._listener(app, settings.listen, settings.max_connections, self._certificates)
         self._probe_server = (
             self._listener(make_probe_app(service), settings.health_listen, MAX_PROBE_CONNECTIONS, None)
             if settings.health_listen
@@ -164,8 +176,17 @@ class _Process:
             keep_alive_secs=settings.keep_alive_secs,
             always_answered=PROBED,
         )
-        server = HttpServer(app, host=address.host, port=address.port, limits=limits, certificates=certificates)
+        server = HttpServer(
+            app,
+            host=address.host,
+            port=address.port,
+            limits=limits,
+            certificates=certificates,
+            exchange=access_log.CountedExchange if settings.access_log else Exchange,
+        )
         server.tell(finished=self._requests.finished, refused=self._requests.refused)
+        if settings.access_log:
+            server.tell(finished=access_log.finished, refused=access_log.refused)
         return server
 
     # ---- from start to end
@@ -194,7 +215,8 @@ class _Process:
         return 0
 
     async def _end(self, servers: Sequence[HttpServer], tasks: Sequence[asyncio.Task[None]]) -> None:
-        log.info("draining for %g s: not ready any more", self._settings.drain_delay_secs)
+        text = "draining for %g s: not ready any more"
+        event(log, logging.INFO, "service.draining", text, self._settings.drain_delay_secs)
         self._draining = True
         for server in servers:
             server.drain()
@@ -208,7 +230,10 @@ class _Process:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(watcher.close() for watcher in self._watchers))
         await self._store.close()
-        log.info("stopped")
+        if self._tracing is not None:
+            await self._tracing.close(min(self._settings.shutdown_grace_secs, LAST_SPANS_SECS))
+        say_left_out(all_of_it=True)
+        event(log, logging.INFO, "service.stopped", "stopped")
         self._ending.heed_nothing()
 
     async def _stop(self, servers: Sequence[HttpServer]) -> None:
@@ -219,20 +244,16 @@ class _Process:
         await asyncio.wait((stops, hurry), return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         if not stops.done():
-            log.info("told again to stop: what is not done within %g s is cut off", min(grace, LAST_GRACE_SECS))
+            text = "told again to stop: what is not done within %g s is cut off"
+            event(log, logging.INFO, "service.hurried", text, min(grace, LAST_GRACE_SECS))
             await asyncio.gather(*(server.stop(min(grace, LAST_GRACE_SECS)) for server in servers))
         await stops
 
     def _announce_start(self) -> None:
-        settings = self._settings
-        shown = f"[{settings.listen.host}]" if ":" in settings.listen.host else settings.listen.host
-        manner = " with TLS" if self._certificates else ""
-        manner += " and client certificates" if settings.tls_client_ca_path else ""
-        where = f"{shown}:{self._server.port}{manner}"
-        log.info("discovery %s, replica %s, listens on %s", __version__, self._id, where)
-        log.info(
-            "registrations are kept in %s: %s", settings.registration_storage, settings.registration_storage_reason
-        )
+        described = self._store.describe()
+        store = " at ".join(str(described[part]) for part in ("kind", "address") if part in described)
+        text, fields = start_line(self._settings, Facts(__version__, self._id, self._server.port, store))
+        event(log, logging.INFO, "service.started", "%s", text, **fields)
 
     def _on_view_change(self, touched: Touched) -> None:
         self._lists.view_changed(touched)
@@ -243,6 +264,7 @@ class _Process:
             await asyncio.sleep(LAG_TICK_SECS)
             self._lag_secs = max(0.0, time.monotonic() - expected)
             self._counters.loop_lag.observe(self._lag_secs)
+            say_left_out()
 
     # ---- what people ask
 
@@ -302,6 +324,18 @@ def _open_tokens(settings: ServeSettings) -> RenewedFile[Identities] | None:
         raise Misconfigured(f"the file of --auth-tokens-path cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise Misconfigured(f"the file of --auth-tokens-path cannot be used: {error}") from None
+
+
+def _open_tracing(settings: ServeSettings, replica: str) -> "Tracing | None":
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        from discovery.tracing import Tracing  # an optional part is imported when it is chosen
+    except ImportError:
+        raise Misconfigured(
+            "--otlp-endpoint needs the tracing extra: pip install 'pool-discovery[server,tracing]'"
+        ) from None
+    return Tracing(settings.otlp_endpoint, version=__version__, replica=replica)
 
 
 def _open_certificates(settings: ServeSettings, counters: Counters) -> Certificates | None:
@@ -380,6 +414,6 @@ async def _kept_running(what: str, work: Callable[[], Coroutine[Any, Any, None]]
         try:
             await work()
         except Exception:
-            log.exception("%s ended by a fault and begins again", what)
+            event(log, logging.ERROR, "service.fault", "%s ended by a fault and begins again", what, exc_info=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.sleep(RESTART_SECS)

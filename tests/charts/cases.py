@@ -130,6 +130,8 @@ LARGE: Values = {
         "massLossHoldSecs": 86400,
         "logFormat": "text",
         "logLevel": "debug",
+        "accessLog": True,
+        "otlpEndpoint": "http://collector.observability:4318",
         "maxBodyBytes": 1073741824,
         "maxHeaderBytes": 1048576,
         "maxStreams": 1000000,

@@ -27,7 +27,7 @@ def image() -> Iterator[Building]:
     folder = Path(tempfile.mkdtemp(prefix="image-"))
     folder.chmod(0o755)
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    needed = [*project["build-system"]["requires"], f"{project['project']['name']}[server,dynamodb]"]
+    needed = [*project["build-system"]["requires"], f"{project['project']['name']}[server,dynamodb,tracing]"]
     try:
         wheels.pack(needed, folder / "wheels", without={project["project"]["name"]})
         built = Building(folder, PROJECT, GIVEN, {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder / "wheels")})

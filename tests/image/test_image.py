@@ -68,7 +68,7 @@ def test_versions_come_from_the_constraints_alone() -> None:
     installs = [step.rest for step in build if step.word == "RUN" and " install " in step.rest]
     assert len(installs) == 1
     assert "--only-binary :all:" in installs[0]
-    assert ".[server,dynamodb]" in installs[0]
+    assert ".[server,dynamodb,tracing]" in installs[0]
     environment = next(step for step in build if step.word == "ENV").pairs
     assert environment["PIP_CONSTRAINT"] == environment["PIP_BUILD_CONSTRAINT"] == "/src/constraints.txt"
 
