@@ -79,7 +79,6 @@ class Fields(TypedDict, total=False):
     """What a line of JSON may have beside its text, by the same names everywhere."""
 
     pool: str
-    cluster: str
     watcher: str
     store: str
     cause: str

@@ -1,5 +1,6 @@
 """One line for each record, whatever it holds; fields that programs can read; no second line, no password."""
 
+import io
 import json
 import logging
 import sys
@@ -21,8 +22,10 @@ LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
 def logging_as_before() -> Iterator[None]:
     root = logging.getLogger()
     kept = root.handlers[:], root.level, logging.raiseExceptions
+    logs._process.clear()
     yield
     logging.captureWarnings(False)
+    logs._process.clear()
     root.handlers[:], logging.raiseExceptions = kept[0], kept[2]
     root.setLevel(kept[1])
     for name in logs._LIBRARIES:
@@ -257,3 +260,155 @@ def test_a_closed_standard_error_stops_nobody(monkeypatch: pytest.MonkeyPatch, t
 )
 def test_one_line(text: str, escaped: str):
     assert logs.one_line(text) == escaped
+
+
+# ---- events
+
+
+def test_an_event_is_a_line_for_people_and_fields_for_programs(capsys: pytest.CaptureFixture[str]):
+    log = logging.getLogger("discovery.x")
+    for log_format in ("text", "json"):
+        logs.configure(log_format, "info")
+        text = "the store fails: %s"
+        logs.event(log, logging.WARNING, "store.failing", text, "refused", cause="refused", request_id="a1")
+    first, second = lines(capsys)
+    assert after_time(first) == "WARNING discovery.x: the store fails: refused request_id=a1"
+    fields = json.loads(second)
+    del fields["time"]
+    assert fields == {
+        "level": "warning", "logger": "discovery.x", "message": "the store fails: refused",
+        "event": "store.failing", "cause": "refused", "request_id": "a1",
+    }  # fmt: skip
+    assert list(json.loads(second))[:2] == ["time", "level"]
+
+
+def test_every_line_of_json_names_the_replica(capsys: pytest.CaptureFixture[str]):
+    logs.configure("json", "info")
+    logs.name_replica("8c31")
+    logging.getLogger("discovery.x").info("one", extra={"replica": "forged"})
+    assert json.loads(lines(capsys)[0])["replica"] == "8c31"
+
+
+def test_an_event_below_the_level_is_not_made(capsys: pytest.CaptureFixture[str]):
+    logs.configure("json", "warning")
+    logs.event(logging.getLogger("discovery.x"), logging.INFO, "list.complete", "%d", "no number")
+    assert lines(capsys) == []
+
+
+def test_an_event_may_come_with_its_traceback(capsys: pytest.CaptureFixture[str]):
+    logs.configure("json", "info")
+    try:
+        raise KeyError("k")
+    except KeyError:
+        logs.event(logging.getLogger("discovery.x"), logging.ERROR, "service.fault", "it ended", exc_info=True)
+    assert json.loads(lines(capsys)[0])["exception"].endswith("KeyError: 'k'")
+
+
+# ---- floods
+
+
+class Flooded:
+    """A handler with a clock of its own, and what it has written."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stream = io.StringIO()
+        self.handler = logs.LimitedHandler(self.stream, lambda: self.now)
+        self.handler.setFormatter(logging.Formatter("%(message)s"))
+
+    def warn(self, text: str, *arguments: Any, level: int = logging.WARNING, **extra: Any) -> None:
+        self.handler.handle(record(text, *arguments, level=level, **extra))
+
+    @property
+    def written(self) -> list[str]:
+        lines = self.stream.getvalue().splitlines()
+        self.stream.truncate(0)
+        self.stream.seek(0)
+        return lines
+
+
+def test_of_a_flood_the_first_are_shown_and_the_rest_is_counted():
+    flooded = Flooded()
+    for number in range(317):
+        flooded.warn("pool %d is odd", number)
+    assert flooded.written == [f"pool {number} is odd" for number in range(5)]
+    flooded.now = 59.9
+    flooded.handler.say_left_out()
+    assert flooded.written == []
+    flooded.now = 60.0
+    flooded.handler.say_left_out()
+    assert flooded.written == ["... and 312 more like this in the last 60 s: pool 0 is odd"]
+    flooded.handler.say_left_out(all_of_it=True)
+    assert flooded.written == []
+
+
+def test_after_its_time_a_kind_is_shown_again_behind_the_count_of_what_was_left_out():
+    flooded = Flooded()
+    for number in range(7):
+        flooded.warn("pool %d is odd", number)
+    flooded.now = 61
+    assert len(flooded.written) == 5
+    flooded.warn("pool %d is odd", 8)
+    assert flooded.written == ["... and 2 more like this in the last 60 s: pool 0 is odd", "pool 8 is odd"]
+
+
+def test_the_first_of_each_kind_is_shown_however_many_others_there_are():
+    flooded = Flooded()
+    for number in range(20):
+        flooded.warn("one %d", number)
+        flooded.warn("two %d", number)
+        flooded.warn("one %d", number, level=logging.ERROR)
+    written = flooded.written
+    assert [written.count(f"{kind} 0") for kind in ("one", "two")] == [2, 1]
+    for text in ("cluster a is misread", "cluster b is misread"):
+        flooded.warn("%s", text)  # whole texts tell themselves apart
+    assert flooded.written == ["cluster a is misread", "cluster b is misread"]
+
+
+def test_changes_of_state_and_information_are_never_left_out():
+    flooded = Flooded()
+    for number in range(50):
+        flooded.warn("the store fails: %d", number, event="store.failing")
+        flooded.warn("a request", level=logging.INFO, event="request.finished")
+    assert len(flooded.written) == 100
+
+
+def test_what_many_pools_can_have_at_once_is_one_kind_whatever_its_words():
+    flooded = Flooded()
+    for number in range(50):
+        flooded.warn("%s", f"pool {number} cannot be used", event="watcher.odd")
+    assert len(flooded.written) == 5
+    flooded.handler.say_left_out(all_of_it=True)
+    assert flooded.written == ["... and 45 more like this in the last 60 s: pool 0 cannot be used"]
+
+
+def test_the_kinds_that_are_remembered_are_bounded_and_what_is_forgotten_is_told():
+    flooded = Flooded()
+    for _ in range(6):
+        flooded.warn("the first kind")
+    for number in range(logs.REMEMBERED_KINDS):
+        flooded.warn(f"kind {number}")
+    assert len(flooded.handler._kinds) == logs.REMEMBERED_KINDS
+    assert "... and 1 more like this in the last 60 s: the first kind" in flooded.written
+
+
+def test_a_count_holds_no_second_line_and_no_password():
+    flooded = Flooded()
+    for _ in range(6):
+        flooded.warn("cannot reach %s", "redis://:Zq9@h\nforged")
+    flooded.handler.setFormatter(logs.TextFormatter())
+    assert len(flooded.written) == 10
+    flooded.handler.say_left_out(all_of_it=True)
+    (line,) = flooded.written
+    assert "Zq9" not in line
+    assert line.endswith("left_out=1")
+
+
+def test_the_process_can_be_asked_for_what_was_left_out(capsys: pytest.CaptureFixture[str]):
+    logs.configure("text", "info")
+    for _ in range(7):
+        logging.getLogger("discovery.x").warning("again")
+    logs.say_left_out()
+    assert len(lines(capsys)) == 5
+    logs.say_left_out(all_of_it=True)
+    assert "... and 2 more like this" in lines(capsys)[0]
