@@ -4,13 +4,13 @@ Told by ``exchange`` and ``connection`` of each request that has ended, a stream
 there are no more label values than routes, methods and classes of statuses: what is no route is ``other``.
 """
 
-import time
+from bisect import bisect_left
 from collections.abc import Callable
-from typing import NamedTuple
+from time import perf_counter
 
 from discovery.errors import DiscoveryError, Rejected
 from discovery.http.exchange import Exchange
-from discovery.metrics import Counters
+from discovery.metrics import FAST, Counters
 from discovery.metrics.kinds import OTHER, Count, Times
 
 WAITS = "waits"
@@ -44,9 +44,7 @@ _REASONS = {
 _REASONS_BY_TITLE = {"Not JSON": "not_json", "Too Many Requests": "rate_limited"}
 
 
-class _Known(NamedTuple):
-    requests: Count
-    times: Times | None
+_Known = tuple[Count, Times | None]
 
 
 class RequestCounts:
@@ -57,13 +55,16 @@ class RequestCounts:
         self._known: dict[tuple[str, str, int], _Known] = {}
 
     def finished(self, exchange: Exchange) -> None:
-        """A request has ended with the app."""
+        """A request has ended with the app. All requests pay this: what could be called is written out."""
         scope = exchange.scope
-        asked = (scope["method"], scope["path"], exchange.status)
-        requests, times = self._known.get(asked) or self._look_up(*asked)
-        requests.value += 1
-        if times is not None and WAITS not in scope:
-            times.observe(time.perf_counter() - exchange.begun_at)
+        known = self._known.get((scope["path"], scope["method"], exchange.status))
+        if known is None:
+            known = self._look_up(scope["path"], scope["method"], exchange.status)
+        known[0].value += 1
+        if (times := known[1]) is not None and WAITS not in scope:
+            secs = perf_counter() - exchange.begun_at
+            times.counts[bisect_left(FAST, secs)] += 1
+            times.total += secs
 
     def refused(self, status: int, client: object, request_id: object, written: int, /) -> None:
         """A request never came as far as the app."""
@@ -71,13 +72,13 @@ class RequestCounts:
         if status == 413:  # only registrations have bodies
             self._counters.registrations_refused.of("too_large").inc()
 
-    def _look_up(self, method: str, path: str, status: int) -> _Known:
+    def _look_up(self, path: str, method: str, status: int) -> _Known:
         route = _route(path)
         requests = self._counters.http_requests.of(route, method, f"{status // 100}xx" if status else "none")
         times = self._counters.http_request_seconds.of(route, method) if status and route not in STREAMS else None
-        known = _Known(requests, times)
+        known = (requests, times)
         if path in ROUTES:  # of others there is no end; a method that is none never comes this far
-            self._known[method, path, status] = known
+            self._known[path, method, status] = known
         return known
 
 

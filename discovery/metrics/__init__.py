@@ -11,7 +11,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from discovery.errors import Gone, Unavailable
-from discovery.metrics.kinds import ANY, Metric, Tally, Timing
+from discovery.metrics.kinds import ANY, Counted, Metric, Tally, Timing
 from discovery.metrics.readings import Readings
 
 __all__ = ["ANY", "Counters", "Metric", "Tally", "Timing"]
@@ -95,7 +95,6 @@ class Counters(Readings):
         )
 
     def _count_store(self) -> None:
-        self.store_calls = Tally("store_calls", "Calls of the store that were answered.", call=STORE_CALLS)
         self.store_errors = Tally(
             "store_errors",
             "Calls of the store that failed: all of it, its writes alone, or the one registration that was written.",
@@ -105,6 +104,8 @@ class Counters(Readings):
         self.store_call_seconds = Timing(
             "store_call_seconds", "How long calls of the store took that were answered.", FAST, call=STORE_CALLS
         )
+        self.store_calls = Counted("store_calls", "Calls of the store that were answered.", call=STORE_CALLS)
+        self.store_calls.read_by(self.store_call_seconds.numbers)
         self.store_outages = Tally("store_outages", "Times that calls of the store began to fail.")
         self._relists = Tally("relists", "Full lists read from the store again, by cause.", cause=RELISTS)
         self.feed_connections = Tally("feed_connections", "Subscriptions made to the store's announcements.")

@@ -60,7 +60,7 @@ class Count:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self.value = 0.0
+        self.value: float = 0
 
     def inc(self, amount: float = 1) -> None:
         """Count."""
@@ -140,6 +140,10 @@ class Timing(Metric):
     def observe(self, secs: float) -> None:
         """Note one duration, where there are no labels."""
         self._times[()].observe(secs)
+
+    def numbers(self) -> dict[Values, float]:
+        """How many durations there are by labels."""
+        return {values: sum(times.counts) for values, times in self._times.items()}
 
     def family(self) -> Family | None:
         """See ``Metric``."""
