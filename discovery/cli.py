@@ -110,7 +110,7 @@ def _start_logs(given: Any) -> None:
         return  # it logs its warnings itself, after the line that says that it starts
     for warning in given.warnings:
         if isinstance(given, settings.RegisterSettings):
-            _log.warning("%s", warning)
+            logs.event(_log, logging.WARNING, "service.doubtful", "%s", warning)
         else:
             _say(f"warning: {warning}")
 

@@ -23,6 +23,8 @@ REMEMBERED_KINDS = 1000
 
 EVENTS = {
     "service.started": "all of a replica is made, and it listens",
+    "service.doubtful": "settings that are allowed and most likely not meant",
+    "service.cannot_listen": "an address cannot be listened on, and the process ends",
     "service.draining": "told to stop: not ready any more, still answering",
     "service.hurried": "told again to stop",
     "service.cut_off": "requests were not done within the grace",
@@ -62,6 +64,7 @@ EVENTS = {
     "tracing.recovered": "spans are exported again",
     "heartbeat.registered": "`discovery register` and the library: the pool is registered, or registered anew",
     "heartbeat.lost": "heartbeats fail",
+    "heartbeat.stopping": "told to stop",
     "heartbeat.regained": "heartbeats are taken again",
     "heartbeat.deregistered": "the pool was deregistered",
     "heartbeat.left_over": "the pool could not be deregistered, and stays until its lease ends",

@@ -199,7 +199,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             ALL,
             Switch(),
             "One line (info) for each request when it has ended: what was asked, by whom, status, bytes, time. A line "
-            "costs more than a heartbeat, so it is for looking closer.",
+            "costs half as much as a heartbeat, so it is for looking closer.",
         ),
     ] = False
     otlp_endpoint: Annotated[

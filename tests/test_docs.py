@@ -24,6 +24,7 @@ DOCUMENTS = (
     "docs/clusters.md",
     "docs/flags.md",
     "docs/limits.md",
+    "docs/logs.md",
     "docs/metrics.md",
     "docs/sidecar.md",
     "docs/tls.md",

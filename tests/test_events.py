@@ -14,7 +14,7 @@ MARKS = "<!-- events -->\n", "<!-- /events -->\n"
 def calls() -> Iterator[tuple[Path, ast.Call]]:
     for path in sorted((PROJECT / "discovery").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "event":
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("event", "logs.event"):
                 yield path, node
 
 

@@ -11,7 +11,7 @@ import sys
 
 from discovery.client import Client
 from discovery.errors import Rejected
-from discovery.logs import one_line
+from discovery.logs import event, one_line
 from discovery.settings import RegisterSettings, access
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ async def _until_told_to_stop(settings: RegisterSettings) -> None:
 def _stop_once(registering: asyncio.Task[None], number: int) -> None:
     """End the block. A second signal changes nothing: deregistering has a deadline and must not be cut short."""
     if not registering.cancelling():
-        logger.info("stopping: %s", signal.Signals(number).name)
+        event(logger, logging.INFO, "heartbeat.stopping", "stopping: %s", signal.Signals(number).name)
         registering.cancel()
 
 

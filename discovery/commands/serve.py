@@ -66,11 +66,11 @@ LAST_SPANS_SECS = 2.0
 def run(settings: ServeSettings) -> int:
     """Serve until SIGTERM or SIGINT; 0 after a clean end, 1 where an address cannot be listened on."""
     for warning in settings.warnings:
-        log.warning("%s", warning)
+        event(log, logging.WARNING, "service.doubtful", "%s", warning)
     try:
         return run_async(_Process(settings).run())
     except CannotListen as error:
-        log.error("%s", error)
+        event(log, logging.ERROR, "service.cannot_listen", "%s", error)
         return 1
 
 
