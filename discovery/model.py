@@ -22,7 +22,7 @@ class PoolKey(NamedTuple):
         return "/".join(self)
 
 
-class Capacity(msgspec.Struct, frozen=True, omit_defaults=True):
+class Capacity(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How much of one resource a pool has, for example 16 of ``nvidia.com/gpu``."""
 
     resource: str
@@ -30,7 +30,7 @@ class Capacity(msgspec.Struct, frozen=True, omit_defaults=True):
     unit: str | None = None
 
 
-class Location(msgspec.Struct, frozen=True, omit_defaults=True):
+class Location(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Where a pool runs; every part is optional. Latitude and longitude are degrees."""
 
     region: str | None = None
@@ -43,7 +43,7 @@ NOWHERE = Location()
 """The location that is not said; what is to be left out as a default has to be this very object."""
 
 
-class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
+class Registration(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a PoolRelay says of its pool: the body of ``POST /pools`` and, in canonical form, the value in the store.
 
     Field order is the order of the canonical JSON. Lists are sets: order and repeats carry no meaning.
@@ -67,7 +67,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
         return PoolKey(self.cluster_id, self.namespace, self.dgd_name)
 
 
-class Listing(msgspec.Struct, frozen=True):
+class Listing(msgspec.Struct, frozen=True, gc=False):
     """One pool as routers see it: one entry of ``GET /pools``. Every list and object is always there."""
 
     cluster_id: str

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from operator import lt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -24,6 +24,13 @@ REMEMBERED_BYTES = 32 << 20
 REMEMBERED_SECS = 60.0
 """Whoever says the same less often costs little: that it is read anew each time does not matter."""
 
+SHARED_VALUES = 4096
+SHARED_SIZE = 256
+"""Longer ones are left alone, so that nobody can fill much memory with values that are said once."""
+
+Value = TypeVar("Value", str, tuple[str, ...], Location)
+_shared_values: dict[Any, Any] = {}
+_known = _shared_values.get
 _decode = msgspec.json.Decoder(Registration).decode
 _encode_into = msgspec.json.Encoder().encode_into
 _scratch = bytearray()
@@ -109,15 +116,15 @@ def canonical(registration: Registration) -> Registration:
             location.region, location.zone, _plain_number(location.latitude), _plain_number(location.longitude)
         )
     return Registration(
-        registration.cluster_id,
-        registration.namespace,
+        _shared(registration.cluster_id),
+        _shared(registration.namespace),
         registration.dgd_name,
-        registration.model,
+        _shared(registration.model),
         _as_set(registration.relays),
         _as_set(registration.frontends),
-        _as_set(registration.capabilities),
+        _shared_set(_as_set(registration.capabilities)),
         _plain_capacity(registration.capacity),
-        location,
+        location if location is NOWHERE else _shared_location(location),
         registration.instance_id,
         dict(sorted(registration.metadata.items())) if registration.metadata else {},
     )
@@ -186,7 +193,7 @@ def key_from_path(path: str) -> PoolKey:
     """The inverse of ``key_path``; ``ValueError`` with the reason where the path names no pool."""
     parts = path.split("/")
     if len(parts) == 3 and is_plain_key(parts, path):
-        return PoolKey(*parts)  # as nearly every one: nothing to decode
+        return PoolKey(_shared(parts[0]), _shared(parts[1]), parts[2])  # as nearly every one: nothing to decode
     if len(parts) != 3:
         raise ValueError("a pool is named by cluster_id/namespace/dgd_name")
     try:
@@ -202,14 +209,36 @@ def key_from_path(path: str) -> PoolKey:
 # ---- canonical form
 
 
+# Thousands of pools say the same few words: what is known already is there once.
+
+
+def _shared(text: str) -> str:
+    return _known(text) or _remember(text, len(text))
+
+
+def _shared_set(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return _known(texts) or _remember(texts, sum(map(len, texts)))
+
+
+def _shared_location(location: Location) -> Location:
+    return _known(location) or _remember(location, len(location.region or "") + len(location.zone or ""))
+
+
+def _remember(value: Value, size: int) -> Value:
+    if size > SHARED_SIZE:
+        return value
+    if len(_shared_values) >= SHARED_VALUES:
+        _shared_values.clear()
+    return cast("Value", _shared_values.setdefault(value, value))
+
+
 def _as_set(values: tuple[str, ...]) -> tuple[str, ...]:
     return values if len(values) < 2 or all(map(lt, values, values[1:])) else tuple(sorted(set(values)))
 
 
 def _plain_capacity(capacity: tuple[Capacity, ...]) -> tuple[Capacity, ...]:
-    if all(type(c.quantity) is int and c.quantity <= 2**53 for c in capacity):
-        return capacity if len(capacity) < 2 else tuple(sorted(capacity, key=_resource))
-    return tuple(sorted((Capacity(c.resource, _plain_number(c.quantity), c.unit) for c in capacity), key=_resource))
+    plain = [Capacity(_shared(c.resource), _plain_number(c.quantity), c.unit and _shared(c.unit)) for c in capacity]
+    return tuple(sorted(plain, key=_resource))
 
 
 def _resource(capacity: Capacity) -> str:

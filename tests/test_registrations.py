@@ -747,3 +747,34 @@ def test_equal_quantities_are_equal_bytes_however_they_are_written(one: str, oth
     start = '{"cluster_id":"c","namespace":"n","dgd_name":"p","model":"m","capacity":[{"resource":"gpu","quantity":'
     stored = {registrations.encode(registrations.parse(f"{start}{text}}}]}}".encode())) for text in (one, other)}
     assert len(stored) == 1
+
+
+# ---- what many registrations say
+
+
+def test_what_two_pools_both_say_is_there_once() -> None:
+    said: dict[str, Any] = {
+        "model": "of-many-pools",
+        "capabilities": ["chat", "tools"],
+        "capacity": [{"resource": "gpu", "quantity": 1, "unit": "card"}],
+        "location": {"region": "west", "latitude": 1.5},
+    }
+    one, other = (registrations.parse(body(dgd_name=name, **said)) for name in ("one", "other"))
+    assert one.model is other.model
+    assert one.cluster_id is other.cluster_id
+    assert one.namespace is other.namespace
+    assert one.capabilities is other.capabilities
+    assert one.location is other.location
+    assert one.capacity[0].resource is other.capacity[0].resource
+    assert one.capacity[0].unit is other.capacity[0].unit
+
+
+def test_values_that_are_said_once_fill_no_memory() -> None:
+    limit = registrations.SHARED_VALUES
+    long = "m" * (registrations.SHARED_SIZE + 1)
+    first, second = (registrations.parse(body(capabilities=[long[:200], long[:201]])) for _ in range(2))
+    assert first.capabilities == second.capabilities
+    assert first.capabilities is not second.capabilities
+    for number in range(limit + 10):
+        registrations.parse(body(model=f"model-{number}"))
+        assert len(registrations._shared_values) <= limit
