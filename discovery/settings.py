@@ -179,6 +179,15 @@ class DoctorSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_path: Annotated[str | None, CA_FLAG] = None
     cert_path: Annotated[str | None, CERT_FLAG] = None
     key_path: Annotated[str | None, KEY_FLAG] = None
+    all_replicas: Annotated[
+        bool,
+        Flag(
+            SERVICE,
+            Switch(),
+            "Ask every URL in place of any, and every address of a name that has several (as a headless Service does), "
+            "and say whether the replicas agree.",
+        ),
+    ] = False
     keys: Annotated[
         tuple[PoolKey, ...],
         Flag(

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 from tests.listening import stop_listening
 from tests.live.signs import free_port
 
-REASONS = {200: "OK", 204: "No Content"}
+REASONS = {200: "OK", 204: "No Content", 304: "Not Modified"}
 BLANK = {
     "relays": [],
     "frontends": [],
@@ -98,6 +98,9 @@ class FakeService:
         self.streams: list[OpenStream] = []
         self.canned: dict[str, deque[Canned]] = {}
         self.greets = True
+        self.status: dict[str, Any] | None = None
+        """What ``/status`` answers, with the ETag and the number of the pools at that moment; 404 without."""
+        self.host = "127.0.0.1"
         self.port = free_port()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -132,7 +135,7 @@ class FakeService:
         self.canned.setdefault(method, deque()).extend(answers)
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
 
     async def stop(self) -> None:
         """Vanish as a killed process does."""
@@ -198,7 +201,8 @@ class FakeService:
             return await self._give(writer, self.canned[kind].popleft())
         if kind == "STREAM":
             return await self._stream(reader, writer, headers.get("last-event-id"))
-        return await self._answer(writer, method, path, dict(parse_qsl(query)), body)
+        wanted = headers.get("if-none-match")
+        return await self._answer(writer, method, path, dict(parse_qsl(query)), body, wanted)
 
     async def _give(self, writer: asyncio.StreamWriter, canned: Canned) -> bool:
         if canned.gate is not None:
@@ -210,11 +214,22 @@ class FakeService:
         return not any(re.match("(?i)connection: *close", header) for header in canned.headers)
 
     async def _answer(
-        self, writer: asyncio.StreamWriter, method: str, path: str, query: dict[str, str], body: bytes
+        self,
+        writer: asyncio.StreamWriter,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        body: bytes,
+        wanted: str | None,
     ) -> bool:
         parts = [unquote(part) for part in path.strip("/").split("/")]
         if (method, parts) == ("GET", ["pools"]):
-            await self._write(writer, 200, self.body(), f'ETag: W/"{self.token}"')
+            tag = f'W/"{self.token}"'
+            known = wanted == tag
+            await self._write(writer, 304 if known else 200, b"" if known else self.body(), f"ETag: {tag}")
+        elif (method, parts) == ("GET", ["status"]) and self.status is not None:
+            said = {"complete": self.complete, "etag": self.token, "pools": len(self.pools)}
+            await self._write(writer, 200, json.dumps(said | self.status).encode())
         elif (method, parts) == ("GET", ["routers"]):
             routers = {
                 "complete": True,
@@ -244,7 +259,7 @@ class FakeService:
     async def _write(self, writer: asyncio.StreamWriter, status: int, body: bytes, *headers: str) -> None:
         kind = "application/json" if status < 400 else "application/problem+json"
         lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Error')}", f"Content-Type: {kind}", *headers]
-        if status != 204:
+        if status not in (204, 304):
             lines.append(f"Content-Length: {len(body)}")
         writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
         await writer.drain()

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from discovery.client import diagnosis
+from discovery.client.agreement import Comparison, Difference, ReplicaState
 from discovery.client.answers import NoAnswer
 from discovery.client.diagnosis import Diagnosis, Explanation
 from discovery.client.follow import Pools
@@ -30,16 +31,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
+    "Comparison",
     "Diagnosis",
+    "Difference",
     "Explanation",
     "Heartbeat",
     "NoAnswer",
     "Pools",
+    "ReplicaState",
     "RouterSnapshot",
     "Snapshot",
 ]
 
 LIST_SECS = 30.0
+PATIENCE_SECS = 2.0
 
 Wanted = str | Iterable[str]
 
@@ -124,6 +129,16 @@ class Client:
             request = Request("GET", target(path_of("status"), query))
             bodies.append((await self._connections.request(request, deadline_secs=LIST_SECS)).body)
         return diagnosis.read(bodies)
+
+    async def compare(self, keys: Iterable[PoolKey] = (), *, patience_secs: float = PATIENCE_SECS) -> Comparison:
+        """Whether all replicas agree: each URL is asked, and of a name with several addresses each of these.
+
+        Changes on their way have ``patience_secs`` to arrive. ``keys`` are pools that each shall explain. Raises
+        ``Unavailable`` or ``Rejected`` where nobody answers.
+        """
+        from discovery.client.replicas import compared  # as below
+
+        return await compared(self._service, tuple(keys), patience_secs)
 
     async def routers(self) -> RouterSnapshot:
         """The Global Routers as one server has them now."""

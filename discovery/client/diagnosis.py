@@ -41,30 +41,18 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """What one replica explained. ``problems`` are one line each: why its list may be less than the truth."""
+    """What one replica explained. ``problems`` are one sentence each: what is wrong with that replica as a whole."""
 
     complete: bool
     problems: tuple[str, ...]
     pools: tuple[Explanation, ...]
 
 
-class _Store(msgspec.Struct, frozen=True):
-    failing_because: str | None = None
-
-
-class _Watcher(msgspec.Struct, frozen=True):
-    incomplete_because: str | None = None
-    warning: str | None = None
-
-
 class _Status(msgspec.Struct, frozen=True):
     complete: bool
     explained: tuple[Explanation, ...]
-    stage: str = "ready"
+    problems: tuple[str, ...] = ()
     detail: str = ""
-    incomplete_because: str | None = None
-    store: _Store = _Store()
-    watchers: tuple[_Watcher, ...] = ()
 
 
 _decode = msgspec.json.Decoder(_Status).decode
@@ -93,20 +81,5 @@ def read(bodies: Iterable[bytes]) -> Diagnosis:
         raise Unavailable("the answer explains no pools: is it a discovery service, and as new as this one?") from error
     last = answers[-1]
     pools = tuple(explanation for answer in answers for explanation in answer.explained)
-    return Diagnosis(last.complete, tuple(_problems(last)), pools)
-
-
-def _problems(status: _Status) -> Iterator[str]:
-    """What keeps the list from being whole, the service's own state first, each reason once."""
-    said: set[str | None] = {None}
-    if status.stage != "ready":
-        yield f"the service is not ready ({status.stage}): {status.detail}"
-        said.add(status.detail)
-    reasons = [("the store fails", status.store.failing_because)]
-    reasons += [("a watcher fails", watcher.incomplete_because) for watcher in status.watchers]
-    reasons += [("the list is not complete", status.incomplete_because)]
-    reasons += [("a watcher does not see everything", watcher.warning) for watcher in status.watchers]
-    for what, reason in reasons:
-        if reason not in said:
-            yield f"{what}: {reason}"
-            said.add(reason)
+    unsaid = not last.complete and not last.problems and last.detail  # by a service that says it elsewhere
+    return Diagnosis(last.complete, (last.detail,) if unsaid else last.problems, pools)

@@ -1,5 +1,6 @@
 """Where the service is, who asks, and what is asked. Reads the token file; opens no connection."""
 
+import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,12 @@ class Service:
         self.trust = trust or Trust()
         if self.trust.is_given and not any(url.lower().startswith("https:") for url in self.urls):
             raise Misconfigured("a CA or client certificate was given, but no URL of the service begins with https://")
+
+    def only(self, url: str) -> "Service":
+        """The same with one of its URLs alone."""
+        one = copy.copy(self)
+        one.urls = (url,)
+        return one
 
     def authorization(self) -> dict[str, str]:
         """The header that names the caller, if a token is used."""

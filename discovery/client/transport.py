@@ -6,12 +6,14 @@ from the URLs that were given, or not at all. Knows nothing of pools; whether an
 
 import asyncio
 import os
+import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from discovery import __version__
@@ -48,16 +50,36 @@ class Stream:
             raise _no_answer(self.base, error) from error
 
 
+class _OneAddress(AbstractResolver):
+    """Every name is this address."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        own = socket.AF_INET6 if ":" in self._address else socket.AF_INET
+        return [ResolveResult(hostname=host, host=self._address, port=port, family=own, proto=0, flags=0)]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
 class Connections:
     """Connections for one use of the service, remembering which base URL answered last.
 
     ``keep_alive`` false opens one per request. ``alone`` says that there is never more than one request at a time:
     after a failure the next attempt is then made on a new connection, which a balancer may hand to another replica.
+    ``address`` is the one to connect to of those that the URL's name has; Host and the name that TLS checks stay.
     """
 
-    def __init__(self, service: Service, *, keep_alive: bool = True, alone: bool = False) -> None:
+    def __init__(
+        self, service: Service, *, keep_alive: bool = True, alone: bool = False, address: str | None = None
+    ) -> None:
         self._service = service
         self._keep_alive = keep_alive
+        self._resolver = None if address is None else _OneAddress(address)
         self._alone = alone
         self._first = 0
         self._session: aiohttp.ClientSession | None = None
@@ -163,7 +185,7 @@ class Connections:
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(force_close=not self._keep_alive),
+                connector=aiohttp.TCPConnector(force_close=not self._keep_alive, resolver=self._resolver),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": f"pool-discovery/{__version__}"},
                 trust_env=False,

@@ -12,10 +12,10 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from discovery import __version__
+from discovery import __version__, problems
 from discovery.ending import Ending
 from discovery.errors import Misconfigured
 from discovery.exposition import Parts, show
@@ -104,6 +104,7 @@ class _Process:
             lease_secs=settings.lease_duration_secs,
             views=None if settings.pool_discovery == "registrations" else self._watchers,
             names=names,
+            store_trouble=lambda: self._replica.incomplete(),
         )
         tracing, registered = self._tracing, self._lists.registrations_changed
         self._replica = Replica(
@@ -130,6 +131,7 @@ class _Process:
             stage=self._stage,
             status=self._status,
             explain=self._lists.explain,
+            one_sided=self._lists.one_sided,
             lease_duration_secs=settings.lease_duration_secs,
             heartbeat_interval_secs=settings.heartbeat_interval_secs,
             max_body_bytes=settings.max_body_bytes,
@@ -215,8 +217,8 @@ class _Process:
         return 0
 
     async def _end(self, servers: Sequence[HttpServer], tasks: Sequence[asyncio.Task[None]]) -> None:
-        text = "draining for %g s: not ready any more"
-        event(log, logging.INFO, "service.draining", text, self._settings.drain_delay_secs)
+        text = "%s: not ready any more, drains for %g s"
+        event(log, logging.INFO, "service.draining", text, problems.DRAINING, self._settings.drain_delay_secs)
         self._draining = True
         for server in servers:
             server.drain()
@@ -270,15 +272,27 @@ class _Process:
 
     def _stage(self) -> tuple[str, str]:
         if self._draining:
-            return "draining", "this replica is shutting down"
-        reason = self._replica.incomplete() or self._lists.incomplete_view()
+            return "draining", problems.DRAINING
         if not self._replica.listed:
-            return "store", str(reason)
+            return "store", str(self._replica.incomplete())
         if waiting := self._lists.waiting_for_views():
-            return "watchers", waiting
-        if failing := self._replica.failing():
-            return "ready", f"the store fails, the last list is served: {failing}"
-        return "ready", "the list is complete" if reason is None else f"the list is not complete: {reason}"
+            unlisted = (watcher.problem() for watcher in self._watchers if not watcher.listed)
+            return "watchers", next(filter(None, unlisted), waiting)
+        return "ready", next(self._faults(), problems.WHOLE)
+
+    def _faults(self) -> Iterator[str]:
+        """What is wrong, one sentence each; what every part says of itself where it logs."""
+        if self._draining:
+            yield problems.DRAINING
+        reason, failing = self._replica.incomplete(), self._replica.failing()
+        if failing and self._replica.listed:
+            yield problems.store_fails(failing)
+        if reason:
+            yield problems.not_complete(reason) if self._replica.listed else reason
+        yield from filter(None, (watcher.problem() for watcher in self._watchers))
+
+    def _problems(self) -> list[str]:
+        return [*self._faults(), *(problems.sees_less(each.warning) for each in self._watchers if each.warning)]
 
     def _status(self) -> dict[str, Any]:
         stage, detail = self._stage()
@@ -295,10 +309,11 @@ class _Process:
             "stage": stage,
             "detail": detail,
             "complete": everything.complete,
+            "problems": self._problems(),
+            "etag": everything.token if self._pools.ready else None,
             "incomplete_because": self._replica.incomplete() or self._lists.incomplete_view(),
             "store": self._store.describe() | {"failing_because": self._replica.failing()},
             "watchers": [watcher.describe() for watcher in self._watchers],
-            "one_sided_pools": self._lists.one_sided(),
             "registrations": len(self._replica),
             "pools": len(everything.members),
             "models": {model: {"pools": pools[model], "frontends": frontends[model]} for model in sorted(pools)},

@@ -27,10 +27,11 @@ from discovery.http.answers import (
     problem,
     refuse,
 )
-from discovery.http.handlers import OnePool, PublishedList, Register, Registrations, Service, Status
+from discovery.http.handlers import OnePool, PublishedList, Register, Registrations, Service
 from discovery.http.page import make_page
 from discovery.http.request_counts import counted_registrations
 from discovery.http.requests import no_filter, pool_filter
+from discovery.http.status import Status
 from discovery.http.web_safety import admit_write, shared_with
 
 

@@ -5,7 +5,7 @@ answers of them. Knows neither the table of paths nor the router.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -34,7 +34,6 @@ from discovery.http.requests import (
     check_content_type,
     header,
     key_in_path,
-    key_in_query,
     no_parameters,
     parameters_of,
     tag_matches,
@@ -67,13 +66,15 @@ class Service(msgspec.Struct, frozen=True):
     rate_limit: RateLimit
     stage: Callable[[], tuple[str, str]]
     status: Callable[[], dict[str, Any]]
-    explain: Callable[[Sequence[PoolKey] | None, str | None, Callable[[PoolKey], float | None]], list[Explanation]]
+    explain: Callable[[Sequence[PoolKey] | None, str | None, Callable[[PoolKey], float | None]], Iterable[Explanation]]
     lease_duration_secs: Number
     heartbeat_interval_secs: Number
     max_body_bytes: int
     cors_origin: str | None
     guard: Guard | None = None
     """Who may do what; without it everyone may do everything."""
+    one_sided: Callable[[], Iterable[dict[str, object]]] = tuple
+    """Pools of which one side is missing; made one after the other while they are taken."""
 
 
 class PublishedList:
@@ -208,9 +209,7 @@ class OnePool:
         if fragment is None:
             if publisher.ready and selection.complete:
                 raise Rejected(404, "Not listed", f"The pool {key} is not listed.")
-            raise Unavailable(
-                f"The pool {key} is not listed, but the list is not complete: {self._service.stage()[1]}."
-            )
+            raise Unavailable(f"The pool {key} is not listed, which may change: {self._service.stage()[1]}.")
         wanted = header(scope, b"if-none-match")
         if wanted is not None and tag_matches(wanted, fragment.token):
             await answer_as_is(send, 304, [_etag(fragment.token), NO_CACHE])
@@ -251,24 +250,6 @@ class Registrations:
         reason = replica.incomplete()
         body = encode_json({"complete": reason is None, "reason": reason, "registrations": entries})
         await self._answers.give(send, [JSON, NO_CACHE], body)
-
-
-class Status:
-    """``GET /status``; with ``?pool=`` it also says why those pools are or are not listed, ``*`` for all."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._answers = OwnAnswers()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What this replica is and does."""
-        asked = parameters_of(scope["query_string"], ("pool",)).get("pool")
-        status = self._service.status()
-        if asked is not None:
-            keys = None if "*" in asked else [key_in_query(path) for path in asked]
-            replica = self._service.replica
-            status["explained"] = self._service.explain(keys, replica.incomplete(), replica.lease_left_secs)
-        await self._answers.give(send, [JSON, NO_CACHE], encode_json(status))
 
 
 def _etag(token: str) -> tuple[bytes, bytes]:

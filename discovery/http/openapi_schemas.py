@@ -127,6 +127,16 @@ class Status(msgspec.Struct, frozen=True):
     stage: Annotated[str, Meta(description="As in `/readyz`.")]
     detail: str
     complete: bool
+    problems: Annotated[
+        tuple[str, ...],
+        Meta(description="What is wrong with this replica, one sentence each: as logs and `doctor` say it."),
+    ]
+    etag: Annotated[
+        str | None,
+        Meta(
+            description="The ETag of the list of all pools, bare: equal on replicas that agree; null before the first."
+        ),
+    ]
     incomplete_because: Annotated[str | None, Meta(description="Why registrations may be missing.")]
     store: Annotated[dict[str, Any], Meta(description="Kind, address without secrets, and what is wrong with it.")]
     watchers: tuple[dict[str, Any], ...]

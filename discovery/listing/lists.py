@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from discovery.listing.evidence import Evidence
@@ -55,7 +55,10 @@ class View(Protocol):
 
 
 class Lists:
-    """Pools and routers as they are published. ``views`` is None where addresses come from the registrations."""
+    """Pools and routers as they are published. ``views`` is None where addresses come from the registrations.
+
+    ``store_trouble`` is why registrations may be missing at this moment.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Lists:
         lease_secs: float,
         views: Sequence[View] | None = None,
         names: Names | None = None,
+        store_trouble: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pools = pools
@@ -72,6 +76,7 @@ class Lists:
         self._lease_secs = lease_secs
         self._views = views
         self._names = names
+        self._store_trouble = store_trouble
         self._clock = clock
         self._started_at = clock()
         self._patience_over = False
@@ -146,39 +151,37 @@ class Lists:
         sides = Counter(state.side for state in self._join.one_sided.values())
         return {"registered": sides["registered"], "ready": sides["ready"]}
 
-    def one_sided(self) -> list[dict[str, object]]:
-        """Pools of which one side is missing, with the likely cause."""
-        now, self._evidence = self._clock(), None
-        return [
-            {
+    def one_sided(self) -> Iterator[dict[str, object]]:
+        """Pools of which one side is missing, with the likely cause; each made when it is asked for."""
+        keys = sorted(self._join.one_sided)
+        evidence = self._gathered() if keys else None
+        for key in keys:
+            state = self._join.one_sided.get(key)
+            if state is None or evidence is None:
+                continue  # both sides agree by now
+            yield {
                 **key._asdict(),
                 "side": state.side,
-                "since_secs": round(now - state.since, 3),
-                "text": self._why(key, state.side),
+                "since_secs": round(self._clock() - state.since, 3),
+                "text": _why(evidence, key, state.side),
             }
-            for key, state in sorted(self._join.one_sided.items())
-        ]
 
     def explain(
         self,
         keys: Iterable[PoolKey] | None,
         store_trouble: str | None = None,
         lease_left_secs: Callable[[PoolKey], float | None] = lambda key: None,
-    ) -> list[Explanation]:
-        """Why these pools are or are not listed; None asks for every pool that any side knows.
+    ) -> Iterator[Explanation]:
+        """Why these pools are or are not listed, each made when it is asked for; None is every pool of any side.
 
         ``store_trouble`` is why registrations may be missing; leases are known to the store's side alone.
         """
         evidence, members = self._gathered(store_trouble), self._pools.everything.members
-        found = []
         for key in sorted(evidence.pools()) if keys is None else keys:
             member = members.get(key)
             frontends = len(member.entry.frontends) if member else 0
             left = lease_left_secs(key)
-            found.append(
-                explanation(evidence, key, listed=member is not None, frontends=frontends, lease_left_secs=left)
-            )
-        return found
+            yield explanation(evidence, key, listed=member is not None, frontends=frontends, lease_left_secs=left)
 
     # ---- publishing
 
@@ -244,8 +247,7 @@ class Lists:
         return lines
 
     def _why(self, key: PoolKey, side: Side) -> str:
-        evidence = self._evidence_now()
-        return only_registered(evidence, key) if side == "registered" else only_ready(evidence, key)
+        return _why(self._evidence_now(), key, side)
 
     def _why_bare(self, key: PoolKey) -> str:
         return explanation(self._evidence_now(), key, listed=True, frontends=0).text
@@ -266,8 +268,12 @@ class Lists:
             troubles=[reason for view in views if (reason := view.incomplete())],
             warnings=[view.warning for view in views if view.warning],
             refused=[notice for view in views for notice in view.slices.refused()],
-            store_trouble=store_trouble,
+            store_trouble=store_trouble or self._store_trouble(),
         )
+
+
+def _why(evidence: Evidence, key: PoolKey, side: Side) -> str:
+    return only_registered(evidence, key) if side == "registered" else only_ready(evidence, key)
 
 
 def _one_family(urls: Iterable[str]) -> tuple[str, ...]:

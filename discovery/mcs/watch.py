@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 
-from discovery import feed
+from discovery import feed, problems
 from discovery.backoff import Backoff
 from discovery.errors import Gone, Unavailable
 from discovery.logs import event
@@ -111,6 +111,13 @@ class Watcher:
             return next(iter(self._failing.values()))
         return None if self.listed else f"{self.name}: the slices have not been listed yet"
 
+    def problem(self) -> str | None:
+        """The same as a sentence."""
+        if self._failing:
+            return problems.watcher_fails(next(iter(self._failing.values())), listed=self.listed)
+        reason = self.incomplete()
+        return None if reason is None else problems.not_complete(reason)
+
     def describe(self) -> dict[str, object]:
         """State for people."""
         states = list(self._slices.services())
@@ -153,7 +160,7 @@ class Watcher:
             self._connection, self.namespace
         ):
             self.warning = f"{self.name}: {CONTROL_PLANE_WARNING}"
-            event(log, logging.WARNING, "watcher.odd", "%s", self.warning, watcher=self.name)
+            event(log, logging.WARNING, "watcher.odd", "%s", problems.sees_less(self.warning), watcher=self.name)
         self._sources = {
             selector: SliceSource(self._connection, selector=selector, namespace=self.namespace, pace=self._pace)
             for selector in selectors_for(self.rules)
@@ -259,8 +266,8 @@ class Watcher:
         self._failing[selector] = reason
         if kind not in self._said_kinds:
             self._said_kinds.add(kind)
-            text = "the watcher of %s fails, its last view stays: %s"
-            event(log, logging.WARNING, "watcher.failing", text, self.name, reason, watcher=self.name, cause=reason)
+            text = problems.watcher_fails(reason, listed=self.listed)
+            event(log, logging.WARNING, "watcher.failing", "%s", text, watcher=self.name, cause=reason)
         if first:
             self._on_change(Touched())
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from discovery import problems
 from discovery.errors import Unavailable
 from discovery.logs import event
 from discovery.metrics import Counters
@@ -18,7 +19,7 @@ from discovery.stores.alarms import Alarms
 from discovery.stores.entries import Change, Entries
 from discovery.stores.epochs import Epochs
 from discovery.stores.holds import Holds
-from discovery.stores.mass_loss import SURVEY_SECS, ClusterLoss, Ended, MassLoss
+from discovery.stores.mass_loss import REASON, SURVEY_SECS, ClusterLoss, Ended, MassLoss
 
 log = logging.getLogger(__name__)
 
@@ -241,8 +242,9 @@ class LeaseEnds:
             log,
             logging.ERROR,
             "pools.mass_loss",
-            "mass loss, the list is not complete: %d of %d pools of all %d clusters ended within one lease (%s%s), and"
-            " stay for up to %g s: check the ingress in front of the service, network policies and rollouts",
+            "%s: %d of %d pools of all %d clusters (%s%s), and these stay for up to %g s: check the ingress in front of"
+            " the service, network policies and rollouts",
+            problems.not_complete(REASON),
             sum(each.lost for each in loss),
             sum(each.pools for each in loss),
             len(loss),

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from discovery import feed, registrations
+from discovery import feed, problems, registrations
 from discovery.backoff import Backoff
 from discovery.errors import Gone, Rejected, Unavailable
 from discovery.logs import event
@@ -40,6 +40,7 @@ SHORT_LEASE_SECS = 8.0
 """Under a lease below it a relay that is refused once has no second to lose: all come back after one, unspread."""
 AT_ONCE = 100
 """Registrations that are decoded before the loop turns: a few milliseconds, in which heartbeats and probes wait."""
+UNREAD = "nothing was read yet"
 BACKOFF_SECS = (0.05, 0.5)
 """With the store's own pause between attempts and a check it stays below the two seconds that a recovery may take."""
 
@@ -121,7 +122,7 @@ class Replica:
         self._refused_at = float("-inf")
         self._item_error = ""
         self._read_again: dict[str, float] = {}
-        self._whole: str | None = "nothing was read yet"
+        self._whole: str | None = UNREAD
 
     # ---- what others ask
 
@@ -324,8 +325,8 @@ class Replica:
         if self._holds.failed(now):
             self._counters.store_outages.inc()
             self._ends.store_answers(False)
-            text = "the store fails, the last list stays: %s"
-            event(log, logging.WARNING, "store.failing", text, error.detail, cause=error.detail)
+            text = problems.store_fails(error.detail) if self._listed else str(self.incomplete())
+            event(log, logging.WARNING, "store.failing", "%s", text, cause=error.detail)
 
     def _confirm(self, health: Health, loss: str | None = None) -> bool:
         """The store was read: its epoch and revision are known as of when they were asked for. False: of the past.
@@ -383,8 +384,8 @@ class Replica:
         else:
             told = self._mass_loss.told(health.settling, now)
         if isinstance(told, Joined):
-            text = "the list is not complete: another replica saw a mass loss, pools that end stay here too"
-            event(log, logging.WARNING, "list.incomplete", text, cause="a mass loss, seen by another replica")
+            text = f"{problems.not_complete(REASON)}; another replica saw it, and pools that end stay here too"
+            event(log, logging.WARNING, "list.incomplete", "%s", text, cause="a mass loss, seen by another replica")
             self._whole = self.incomplete()
         elif told is not None:
             self._ends.release(told)
@@ -456,11 +457,10 @@ class Replica:
             self._on_found(changes)
             return
         reason = self.incomplete()
-        if (reason is None) != (self._whole is None):
+        if (reason is None) != (self._whole is None) or self._whole is UNREAD:
             if reason is None:
                 event(log, logging.INFO, "list.complete", "the list is complete")
             else:
-                text = "the list is not complete: %s"
-                event(log, logging.WARNING, "list.incomplete", text, reason, cause=reason)
+                event(log, logging.WARNING, "list.incomplete", "%s", problems.not_complete(reason), cause=reason)
         self._whole = reason
         self._on_change(changes, reason is None, self._confirmed_at + CONFIRMED_FOR_SECS)

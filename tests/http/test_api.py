@@ -553,7 +553,7 @@ def test_metrics_and_status_and_the_document_are_served(listed: Rig) -> None:
     answer = listed.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert b'discovery_relists_total{cause="gap"} 1.0' in answer.body
-    assert listed.get("/status").json() == {"version": "test"}
+    assert listed.get("/status").json() == {"version": "test", "one_sided_pools": []}
     assert listed.get("/openapi.json").json()["openapi"].startswith("3.1")
 
 

@@ -140,7 +140,7 @@ def test_without_views_the_store_alone_decides(loop: VirtualTimeLoop) -> None:
     assert rig.names == ["p1"]
     assert rig.pools.everything.complete
     assert rig.lists.waiting_for_views() is None
-    assert rig.lists.one_sided() == []
+    assert list(rig.lists.one_sided()) == []
 
 
 @pytest.mark.parametrize("store_first", [True, False])
@@ -357,6 +357,36 @@ def test_equal_names_in_the_local_and_another_cluster_are_no_mistake(
     rig.register("p1")  # c1's own pool, whose Service is not imported yet
     rig.wait(LEASE)
     assert said(caplog, "check cluster_id") == []
+
+
+STORE_TROUBLE = "the store has not been read yet"
+
+
+@pytest.mark.parametrize("trouble", [None, STORE_TROUBLE])
+def test_logs_and_the_lists_of_what_is_wrong_and_explanations_use_the_same_sentence(
+    loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture, trouble: str | None
+) -> None:
+    rig = Rig(loop, View())
+    rig.lists._store_trouble = lambda: trouble
+    rig.register("registered", "bare")
+    rig.import_(relay("ready"), relay("bare"))
+    rig.wait(2 * LEASE + GATHER + 1)
+    listed = {one["dgd_name"]: one["text"] for one in rig.lists.one_sided()}
+    explained = {one.dgd_name: one.text for one in rig.lists.explain(None)}
+    assert sorted(listed) == ["ready", "registered"]
+    assert listed == {name: explained[name] for name in listed}
+    assert sorted(said(caplog)) == sorted(explained.values())
+    assert (STORE_TROUBLE in explained["ready"]) == (trouble is not None)
+
+
+def test_of_pools_that_agree_while_the_one_sided_are_told_nothing_is_said(loop: VirtualTimeLoop) -> None:
+    rig = Rig(loop, View())
+    rig.register("p1", "p2", "p3")
+    rig.import_(relay("other"))
+    told = rig.lists.one_sided()
+    assert next(told)["dgd_name"] == "other"
+    rig.import_(relay("other"), relay("p2"))
+    assert [one["dgd_name"] for one in told] == ["p1", "p3"]
 
 
 def test_a_pool_without_frontends_is_named_with_the_suffix_that_is_set(

@@ -182,7 +182,11 @@ def test_a_watcher_that_fails(make_watching: MakeReplica, make_cluster: MakeClus
     cluster.pool(FINE)
     replica = make_watching(hub=cluster, lease=60, heartbeat=5).start()
     cluster.down()
-    await_sign(lambda: replica.get("/status").json["watchers"][0]["incomplete_because"], 10, "the watcher fails")
+
+    def trouble() -> str:
+        return replica.get("/status").json["watchers"][0]["incomplete_because"] or ""
+
+    await_sign(lambda: "cannot be reached" in trouble(), 10, "the watcher fails")
     replica.register(FINE)
     replica.register("us-east-1/prod/new")
     said = doctor(replica, FINE, "us-east-1/prod/new")
@@ -190,7 +194,7 @@ def test_a_watcher_that_fails(make_watching: MakeReplica, make_cluster: MakeClus
     assert said.lines[0].startswith("hub: ")
     assert "its slices may be missing, and the registered pool us-east-1/prod/new is not listed" in said.lines[0]
     assert said.lines[1] == f"the pool {FINE} is listed with 1 frontend"
-    assert said.problems[0].startswith("discovery: a watcher fails: hub: ")
+    check_same_words(replica, said, "a watcher fails, its last view stays: hub: ")
 
 
 def test_a_watcher_that_never_listed_is_named_before_the_first_list(
@@ -204,14 +208,16 @@ def test_a_watcher_that_never_listed_is_named_before_the_first_list(
     replica.register(FINE)
     said = doctor(replica, FINE)
     assert said.code == 1
-    assert said.problems[0].startswith("discovery: the service is not ready (watchers): hub: ")
+    check_same_words(replica, said, "a watcher fails: hub: ")
     assert said.lines[0].startswith("hub: ")
 
 
 def test_a_store_that_fails(debian_redis: RedisServer, make_watching: MakeReplica, make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     cluster.pool(FINE)
+    debian_redis.cli("SET", "{discovery}:epoch", "in-use-before", "NX")
     replica = make_watching(hub=cluster, redis_url=debian_redis.url, lease=60, heartbeat=5).start()
+    await_sign(lambda: replica.pools().complete, 5, "it is complete")
     debian_redis.kill()
 
     def status(field: str) -> str | None:
@@ -226,7 +232,32 @@ def test_a_store_that_fails(debian_redis: RedisServer, make_watching: MakeReplic
         f"{status('incomplete_because')}: so registrations may be missing, and the pool {FINE}, "
         "which is Ready, has none"
     ]
-    assert without_secs(said.problems[0]) == f"discovery: the store fails: {status('failing_because')}"
+    check_same_words(replica, said, f"the store fails, the last list stays: {status('failing_because')}")
+
+
+def test_a_store_that_settles_and_a_replica_that_shuts_down(
+    debian_redis: RedisServer, make_replica: MakeReplica
+) -> None:
+    replica = make_replica(redis_url=debian_redis.url, lease=60, heartbeat=5, flags=("--drain-delay-secs", "20"))
+    replica.start()
+    check_same_words(replica, doctor(replica), "the list is not complete: the store is settling: ")
+    replica.terminate()
+    await_sign(lambda: replica.says("/readyz", 503), 5, "it drains")
+    check_same_words(replica, doctor(replica), "this replica is shutting down")
+
+
+def check_same_words(replica: Replica, said: Said, begin: str) -> None:
+    """`/status`, `/readyz`, `doctor` and the log have one sentence for the same thing, up to seconds that grow."""
+    answer, probe = replica.get("/status").json, replica.get("/readyz").json
+    problems = [without_secs(problem) for problem in answer["problems"]]
+    assert [problem for problem in problems if problem.startswith(begin)] != [], problems
+    assert [without_secs(line) for line in said.problems if "pool is known" not in line] == [
+        f"discovery: {problem}" for problem in problems
+    ]
+    assert without_secs(probe["detail"]) == without_secs(answer["detail"])
+    assert without_secs(probe["detail"]) in problems
+    log = [without_secs(json.loads(line)["message"]) for line in replica.log.splitlines() if line.startswith("{")]
+    assert [problem for problem in problems if not any(line.startswith(problem) for line in log)] == [], log
 
 
 def without_secs(text: str) -> str:

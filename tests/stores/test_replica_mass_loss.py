@@ -17,6 +17,7 @@ from discovery.listing.lists import Lists
 from discovery.listing.publisher import Publisher
 from discovery.metrics import Counters
 from discovery.model import Listing, PoolKey, Registration
+from discovery.problems import not_complete
 from discovery.registrations import Heartbeat
 from discovery.stores import Remaining
 from discovery.stores.mass_loss import REASON
@@ -164,12 +165,12 @@ def test_when_all_clusters_are_cut_nothing_leaves_for_the_time_of_the_hold_on_an
     assert all(fleet.holding())
     assert [each.holds_begun for each in fleet.replicas] == [1, 1]
     assert not any(each.complete for each in fleet.replicas)
-    assert not [line for line in lines(caplog) if line.startswith("the list is not complete: mass loss")], "one line"
+    assert not [line for line in lines(caplog) if "kept for now" in line], "one line"
     late = fleet.start()
     assert not late.complete, "a replica that starts in a hold knows of it"
     assert late.replica._mass_loss.until() is not None, "and joins it with its first list"
     assert late.listed == {}
-    begins = [line for line in lines(caplog) if line.startswith("mass loss, the list is not complete")]
+    begins = [line for line in lines(caplog) if line.startswith(not_complete(f"{REASON}: "))]
     assert len(begins) == 2
     assert "7 of 7 pools of all 2 clusters" in begins[0]
     assert "(east 4 of 4, west 3 of 3)" in begins[0]
