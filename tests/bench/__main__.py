@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.bench import (
+    capacity,
     expiry,
     fanout,
     firsts,
@@ -140,7 +141,10 @@ def _tell(run: Run, arguments: argparse.Namespace, share: float) -> None:
     if is_full(arguments) and not run.failed and not arguments.no_history:
         history.append({**facts, "rows": [history.summary(row) for row in run.rows]})
         readme.write()
-        print("scripts/bench: kept in tests/bench/history.jsonl, and shown in README.md", file=sys.stderr)
+        capacity.write()
+        print(
+            "scripts/bench: kept in tests/bench/history.jsonl, shown in README.md and docs/runbook.md", file=sys.stderr
+        )
     print(table(run.rows, share))
 
 

@@ -1,8 +1,9 @@
 """M1, M2 and M3: what a replica costs and how long it takes to start, from 100 to 100,000 pools in one Redis.
 
 M2: POSTs that change, POSTs that renew and GETs, each in turn on replicas of every size, by processor time of the
-replica. M3: a further replica on the same Redis, from just before its process is started until it has answered with the
-whole list. M1: the memory of that replica after the list was read and pools have changed.
+replica; and of one size that of Redis. M3: a further replica on the same Redis, from just before its process is started
+until it has answered with the whole list. M1: the memory of that replica after the list was read and pools have
+changed, and that of Redis.
 """
 
 import time
@@ -38,17 +39,25 @@ def measure(plan: Plan, wanted: frozenset[str]) -> Iterator[Row]:
     sizes = plan.of_sizes(SIZES if "M2" in wanted else START_SECS)
     with ExitStack() as stack:
         stores = {}
+        held = Row("M1", f"Redis memory of 1 of {STREAM_POOLS:,} pools", "kB", None)
         with ExitStack() as filling:
             replicas = {}
             for size in sizes:
                 stores[size] = stack.enter_context(redis_server())
+                empty = _used_bytes(stores[size])
                 replicas[size] = filling.enter_context(product(stores[size].url))
                 register_all(replicas[size].port, [registration(index) for index in range(size)])
+                if size == STREAM_POOLS:
+                    held.add((_used_bytes(stores[size]) - empty) / 1e3 / size)
             if "M2" in wanted:
                 yield from _growth(plan, replicas)
+                if STREAM_POOLS in replicas:
+                    yield from _store_share(plan, replicas[STREAM_POOLS], stores[STREAM_POOLS], STREAM_POOLS)
         if wanted & {"M1", "M3"}:
             for size in (size for size in sizes if size in START_SECS):
                 yield from _starts(plan, stores[size], size)
+        if held.product:
+            yield held
 
 
 # ---- M2
@@ -119,11 +128,29 @@ def _list(replica: Replica) -> bytes:
         peer.close()
 
 
-def _each(replica: Replica, load: Callable[[], Load]) -> float:
-    """Microseconds of the replica's processor time for each request."""
-    before = cpu_secs(replica.pid)
+def _store_share(plan: Plan, replica: Replica, store: RedisServer, size: int) -> Iterator[Row]:
+    """What of a POST is Redis's: without a bound, for whoever plans how much Redis must bear."""
+    bodies = _changes(size)
+    change = Row("M2", f"Redis CPU of a change, {size:,} pools", "us", None)
+    renewal = Row("M2", f"Redis CPU of a heartbeat, {size:,} pools", "us", None)
+    for _ in plan.rounds():
+        change.add(_each(store, lambda: _post(replica, plan, bodies)))
+        said = bodies[: len(bodies) // 2]
+        register_all(replica.port, said)
+        renewal.add(_each(store, lambda said=said: _post(replica, plan, said)))
+        plan.tell(change, renewal)
+    yield from (change, renewal)
+
+
+def _used_bytes(store: RedisServer) -> int:
+    return int(store.cli("INFO", "memory")["used_memory"])
+
+
+def _each(server: Replica | RedisServer, load: Callable[[], Load]) -> float:
+    """Microseconds of a server's processor time for each request."""
+    before = cpu_secs(server.pid)
     done = load()
-    return (cpu_secs(replica.pid) - before) * 1e6 / max(1, done.requests)
+    return (cpu_secs(server.pid) - before) * 1e6 / max(1, done.requests)
 
 
 # ---- M1 and M3
