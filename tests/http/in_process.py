@@ -264,7 +264,7 @@ class Rig:
         self.routers: Publisher[Router] = Publisher("routers", clock=self.loop.time)
         self.streams = Streams(max_streams)
         self.stage = ("ready", "the list is complete")
-        lists = Lists(self.pools, self.routers, lease_secs=LEASE, clock=self.loop.time)
+        self.lists = lists = Lists(self.pools, self.routers, lease_secs=LEASE, clock=self.loop.time)
         self.replica = Replica(
             self.store,
             lease_secs=LEASE,
