@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """One registration as a list found it: its bytes, and the seconds that its lease had left."""
+    """One registration as a list found it: its bytes, and what its lease had left at the time of the list's health."""
 
     value: bytes
     remaining_secs: float

@@ -13,8 +13,13 @@ from typing import Protocol
 
 from discovery.model import PoolKey
 
-ASK_AFTER_SECS = 0.01
+ASK_AFTER_SECS = 0.005
+GATHER_SECS = 0.01
+"""What ends this soon after a first one is asked about together with it: one question, one publish."""
 ONE_BY_ONE = 200
+
+
+_Alarm = tuple[float, int, PoolKey]
 
 
 class Leased(Protocol):
@@ -28,7 +33,7 @@ class Alarms:
     """The alarms of all leases; times are of the clock that the caller uses throughout."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, PoolKey]] = []
+        self._heap: list[_Alarm] = []
         self._numbers = itertools.count(1)
         self._wake = asyncio.Event()
 
@@ -47,7 +52,7 @@ class Alarms:
     def due(self, leases: Mapping[PoolKey, Leased], now: float) -> list[PoolKey]:
         """The pools whose lease seems to be over; alarms of pools that were renewed meanwhile are set anew."""
         found: list[PoolKey] = []
-        for alarm, key in self._gone_off(now):
+        for _, alarm, key in self._gone_off(now):
             lease = leases.get(key)
             if lease is None or lease.alarm != alarm:
                 continue
@@ -57,24 +62,23 @@ class Alarms:
                 found.append(key)
         return found
 
-    def _gone_off(self, now: float) -> list[tuple[int, PoolKey]]:
+    def _gone_off(self, now: float) -> list[_Alarm]:
         """Takes the alarms until now out of the heap: a few one by one, of many the rest in one pass over all."""
         heap = self._heap
-        gone_off: list[tuple[int, PoolKey]] = []
+        gone_off: list[_Alarm] = []
         while heap and heap[0][0] <= now:
             if len(gone_off) == ONE_BY_ONE:
-                gone_off += [(alarm, key) for at, alarm, key in heap if at <= now]
+                gone_off += [entry for entry in heap if entry[0] <= now]
                 self._heap = [entry for entry in heap if entry[0] > now]
                 heapq.heapify(self._heap)
                 break
-            _, alarm, key = heapq.heappop(heap)
-            gone_off.append((alarm, key))
+            gone_off.append(heapq.heappop(heap))
         return gone_off
 
     async def next(self, now: float) -> None:
-        """Wait for the first alarm, or for one that is set before it."""
+        """Wait until those that go off next have done so, or for an alarm that is set before them."""
         self._wake.clear()
-        pause = max(0.0, self._heap[0][0] - now) if self._heap else None
+        pause = max(0.0, self._heap[0][0] + GATHER_SECS - now) if self._heap else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._wake.wait()

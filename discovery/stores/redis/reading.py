@@ -87,19 +87,21 @@ class Reader:
         self._server.observe(signs)
         return Leases([None if ms == -2 else self._left(ms) for ms in times], text(epoch), signs)
 
-    async def items(self) -> dict[PoolKey, Stored]:
-        """Every registration; foreign keys under the prefix are reported and skipped."""
+    async def items(self, as_of: float) -> dict[PoolKey, Stored]:
+        """Every registration, its lease as of that time; foreign keys under the prefix are reported and skipped."""
         items: dict[PoolKey, Stored] = {}
         cursor = b"0"
         while True:
             (answer,) = await self._read(pack("SCAN", cursor, "MATCH", self._names.pools + "*", "COUNT", SCAN_COUNT))
             cursor, names = answer
             if names:
-                await self._read_some(names, items)
+                await self._read_some(names, as_of, items)
             if cursor == b"0":
                 return items
 
-    async def _read_some(self, names: list[bytes], items: dict[PoolKey, Stored]) -> None:
+    async def _read_some(self, names: list[bytes], as_of: float, items: dict[PoolKey, Stored]) -> None:
+        # A long list takes its time, and by its end leases have less left: without this their ends would seem earlier.
+        since = self._clock() - as_of
         commands = pack("MGET", *names) + b"".join([_PTTL + bulk(name) for name in names])
         values, *times = await self._read(commands, 1 + len(names))
         for name, value, ms in zip(names, values, times, strict=True):
@@ -115,7 +117,7 @@ class Reader:
             else:
                 known = self.value_of(key)
                 shared = known if known is not None and known == value else value
-                items[key] = Stored(shared, self._left(ms))
+                items[key] = Stored(shared, since + self._left(ms))
 
     async def _read(self, commands: bytes, expected: int = 1) -> list[Any]:
         replies = await self._server.reads.call(commands, expected)

@@ -109,7 +109,7 @@ class RedisStore:
             health, _ = await self._check()
             self._check_node(feed)
             connection = self._server.reads.generation
-            items = await self._reader.items()
+            items = await self._reader.items(health.asked_at)
             await self._check_unchanged(health, connection)
             feed.epoch, feed.position = health.epoch, health.revision
             await feed.barrier()
@@ -277,7 +277,7 @@ class RedisStore:
     async def _list_again(self, feed: Inbox) -> None:
         before = (await self._reader.state()).health
         connection = self._server.reads.generation
-        items = await self._reader.items()
+        items = await self._reader.items(before.asked_at)
         await self._check_unchanged(before, connection)
         await feed.barrier()
         if before.epoch == feed.epoch:

@@ -342,8 +342,8 @@ async def test_a_list_that_was_read_over_two_connections_is_none(
     await store.list_all()
     read_items = store._reader.items
 
-    async def items() -> Any:
-        found = await read_items()
+    async def items(as_of: float) -> Any:
+        found = await read_items(as_of)
         redis_server.client_kill("normal")
         return found
 
