@@ -23,12 +23,13 @@ _OWN_PAGES = frozenset({b"same-origin", b"none"})
 _SAID_BY_BROWSERS = frozenset({b"origin", b"sec-fetch-site"})
 _EVERYBODY = "*"
 _REFUSAL = "Pages of other origins may not call this service from a browser (--cors-origin)."
+_ASKED_WITH = b"authorization, content-type, if-none-match, last-event-id, prefer, traceparent, x-request-id"
 _PREFLIGHT_ANSWER: Headers = [
     (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE"),
-    (b"access-control-allow-headers", b"authorization, content-type, if-none-match, last-event-id, prefer"),
+    (b"access-control-allow-headers", _ASKED_WITH),
     (b"access-control-max-age", b"600"),
 ]
-_READABLE = (b"access-control-expose-headers", b"ETag, Preference-Applied, Retry-After")
+_READABLE = (b"access-control-expose-headers", b"ETag, Preference-Applied, Retry-After, X-Request-Id")
 
 
 def admit_write(cors_origin: str | None) -> Callable[[Scope], None]:

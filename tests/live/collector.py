@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 
 class Collector:
-    """Takes what is sent to /v1/traces; answers 503 while ``refuses``."""
+    """Takes what is sent to /v1/traces; answers 400, after which none is tried again, while ``refuses``."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -48,7 +48,7 @@ class Collector:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 if collector.refuses or self.path != "/v1/traces":
                     collector.refused += 1
-                    self.send_error(503)
+                    self.send_error(400)
                     return
                 collector.spans += decoded(body)
                 self.send_response(200)

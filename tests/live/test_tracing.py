@@ -18,13 +18,12 @@ from tests.live.signs import await_sign
 pytestmark = [pytest.mark.live, pytest.mark.timeout(60)]
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-FLAGS = ("--log-format", "json", "--access-log")
+FLAGS = ("--log-format", "json", "--access-log", "--drain-delay-secs", "0")
 
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "400")
     with collecting() as running:
         yield running
 
@@ -43,6 +42,10 @@ def log_of(replica: Replica, event: str) -> list[dict[str, Any]]:
 
 def children(collector: Collector, parent: Span) -> dict[str, Span]:
     return {span.name: span for span in collector.spans if span.parent_id == parent.span_id}
+
+
+def stored(collector: Collector) -> list[str]:
+    return [span.attributes["discovery.pool"] for span in collector.named("store.put")]
 
 
 def test_a_registration_is_a_trace_from_the_request_over_the_store_to_the_list(
@@ -87,7 +90,7 @@ def test_a_registration_is_a_trace_from_the_request_over_the_store_to_the_list(
 
     # A collector that fails costs one line, and no registration.
     collector.refuses = True
-    for _ in range(2):
+    for _ in range(3):  # when the third has come, the failures of two have been told
         before = collector.refused
         post(replica, "c1/n1/p2")
         await_sign(lambda before=before: collector.refused > before, 10, "an export was refused")
@@ -99,11 +102,12 @@ def test_a_registration_is_a_trace_from_the_request_over_the_store_to_the_list(
     assert "Traceback" not in replica.log
 
     # At the end what waits is sent, and the last line is the last.
+    post(replica, "c1/n1/awaited")
+    await_sign(lambda: "c1/n1/awaited" in stored(collector), 10, "an export, after which the next takes a while")
     post(replica, "c1/n1/last")
     replica.terminate()
     assert replica.exit_code(15) == 0
-    stored = [span.attributes["discovery.pool"] for span in collector.named("store.put")]
-    assert stored[-1] == "c1/n1/last"
+    assert stored(collector)[-1] == "c1/n1/last"
     lines = [json.loads(line) for line in replica.log.splitlines()]
     assert lines[-1]["event"] == "service.stopped"
     (started,) = [line for line in lines if line.get("event") == "service.started"]
