@@ -2,6 +2,7 @@
 
 import json
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -125,6 +126,8 @@ def test_what_a_cut_leaves_half_told_is_forgotten_and_told_again(service: Script
     expect(seen.row("p3")).to_be_visible()
     assert seen.names == ["p2", "p3", "p4"]
     expect(seen.page.locator("#whole")).to_have_text("The list is not complete: pools may be missing.")
+    service.said.put(event("complete", {"complete": True}, "C2"))
+    expect(seen.page.locator("#whole")).to_have_text(re.compile("^The list is complete: "))
 
     snapshot = event("snapshot", {"complete": True, "pools": [listing("c1/n1/名", model="\U0001f999")]}, "D")
     for said in (CUT, snapshot[:-9], CUT):
@@ -133,4 +136,4 @@ def test_what_a_cut_leaves_half_told_is_forgotten_and_told_again(service: Script
         service.said.put(snapshot[number : number + 2])
     expect(seen.row("名").get_by_role("cell").nth(3)).to_have_text("\U0001f999")
     assert seen.names == ["名"]
-    assert service.resumed_at == [None, "A", "C", "C"]
+    assert service.resumed_at == [None, "A", "C2", "C2"]
