@@ -16,6 +16,7 @@ from discovery.http.request_counts import ONE_POOL, ROUTES, WAITS, RequestCounts
 from discovery.metrics import METHODS, REFUSALS, STATUSES, Counters
 from tests.http.in_process import Rig, fields
 from tests.http.sockets import Peer, Served, eventually, served
+from tests.http.test_tokens import Guarded
 
 Key = tuple[str, str, str]
 
@@ -186,14 +187,16 @@ def test_registrations_are_counted_by_what_they_did() -> None:
         assert rig.counters.leases_expired.of().value == 1
 
 
-def test_a_refused_token_is_counted_and_a_registration_with_it_is_also_not_taken() -> None:
-    counters = Counters()
-    count = counted_access(counters)
-    count(Rejected(401, "Unauthorized", "?"), True)
-    count(Rejected(403, "Forbidden", "?"), False)
-    assert dict(counters.access_refused.values()) == {("unauthenticated",): 1, ("forbidden",): 1}
-    assert counters.registrations_refused.of("unauthenticated").value == 1
-    assert counters.registrations_refused.of("forbidden").value == 0
+def test_refused_tokens_are_counted_and_registrations_with_them_are_also_not_taken() -> None:
+    with Guarded("read", "register:c1").whole() as rig:
+        rig.guard._on_refused = counted_access(rig.counters)
+        assert rig.get("/pools").status == rig.register("nobody's").status == 401
+        assert rig.register("read").status == rig.register("register:c1", cluster_id="c2").status == 403
+        assert rig.register("register:c1").status == 200
+        access = {word: number for (word,), number in rig.counters.access_refused.values()}
+        assert access == {"unauthenticated": 2, "forbidden": 2}
+        refused = {word: number for (word,), number in rig.counters.registrations_refused.values() if number}
+        assert refused == {"unauthenticated": 1, "forbidden": 2}
 
 
 def test_every_reason_is_one_of_the_words() -> None:

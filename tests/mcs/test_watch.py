@@ -197,6 +197,22 @@ async def test_events_tell_the_touched_pools_alone(server: ApiServer, tmp_path: 
         assert {why for _, why, _ in running.told} == {None}
 
 
+async def test_events_are_counted_by_type(server: ApiServer, tmp_path: Path) -> None:
+    server.apply(relay())
+    async with watch(server, tmp_path) as running:
+        await running.whole()
+        listed, applied, removed = (
+            running.counters.watcher_events.of("east", kind) for kind in ("listed", "applied", "removed")
+        )
+        lists = listed.value
+        assert lists >= 1
+        server.apply(relay("p2"))
+        await running.until(lambda: applied.value == 1)
+        server.delete("p2-of-c1")
+        await running.until(lambda: removed.value == 1)
+        assert listed.value == lists
+
+
 async def test_routers_are_told_as_routers(server: ApiServer, tmp_path: Path) -> None:
     async with watch(server, tmp_path) as running:
         await running.whole()
