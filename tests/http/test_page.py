@@ -60,7 +60,7 @@ def test_the_one_policy_of_the_page_lets_its_own_script_and_style_run_and_nothin
 
 def test_nothing_in_the_page_is_an_address_of_its_own(server: Served) -> None:
     _, body = head_and_body(server)
-    assert re.findall(r"(?i)(?:https?|wss?|ftp):|[\"'`(=]//|@import|url\(", body) == []
+    assert re.findall(r"(?i)\b(?:https?|wss?|ftp):|[\"'`(=]//|@import|url\(", body) == []
     markup = re.sub(r"(?s)<(script|style).*?</\1>", "", body)
     assert re.findall(r"(?i)\b(?:href|src|srcset|action|data|poster)\s*=\s*(\S+?)>", markup) == ['"data:,"']
     assert "/*STYLE*/" not in body

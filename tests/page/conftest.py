@@ -15,7 +15,7 @@ from tests.live.redis_server import RedisServer
 from tests.live.replica import PROJECT, Replica
 from tests.live.signs import await_sign
 
-expect.set_options(timeout=10_000)
+expect.set_options(timeout=15_000)
 
 PICTURES = PROJECT / "build" / "page"
 """Screenshots, to be looked at after a change of the page; git ignores this folder."""

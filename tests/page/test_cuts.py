@@ -15,7 +15,7 @@ from tests.live.tcp_proxy import TcpProxy
 from tests.page.conftest import MakeVisit, Visit
 from tests.page.reverse_proxy import ReverseProxy
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(90)]
 
 SILENCE_MS = 41_000
 LONGEST_WAIT_MS = 15_000

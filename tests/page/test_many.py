@@ -12,7 +12,7 @@ from tests.live.conftest import MakeReplica
 from tests.live.replica import Replica, pool
 from tests.page.conftest import MakeVisit, Visit
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(90)]
 
 POOLS = 10_000
 MOST_ROWS = 500

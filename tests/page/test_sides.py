@@ -14,7 +14,7 @@ from tests.live.replica import Replica
 from tests.live.signs import await_sign
 from tests.page.conftest import MakeVisit
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(90)]
 
 MISNAMED, UNREGISTERED, LISTED = "us-east1/prod/llama", "eu-west-1/prod/<b>qwen</b>", "us-east-1/prod/mixtral"
 

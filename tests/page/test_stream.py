@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from tests.live.replica import Answer, Replica, pool
 from tests.page.conftest import MakeVisit
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(90)]
 
 STATUS = {
     "version": "0",

@@ -14,6 +14,9 @@ from discovery.http.requests import header, tag_matches
 
 __all__ = ["make_page"]
 
+SCRIPTS = ("asking", "stream", "status", "rows", "drawing", "listed", "acting")
+"""The files of the script, in the order of reading; the last one begins."""
+
 
 def make_page() -> App:
     """What answers at ``/``, whatever the query: in it the page keeps what people searched for."""
@@ -42,7 +45,8 @@ def make_page() -> App:
 def _document() -> tuple[bytes, str]:
     """The whole page as UTF-8 HTML, the same at every path prefix, and its policy."""
     here = files(__name__)
-    html, style, script = (here.joinpath(f"page.{kind}").read_bytes() for kind in ("html", "css", "js"))
+    html, style = (here.joinpath(f"page.{kind}").read_bytes() for kind in ("html", "css"))
+    script = b"\n".join(here.joinpath(f"{name}.js").read_bytes() for name in SCRIPTS)
     policy = [
         "default-src 'none'",
         f"script-src {_hash(script)}",
