@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
-SHOWN_OF_A_KIND = 5
+SHOWN_OF_A_KIND = 10
 LEFT_OUT_SECS = 60.0
 REMEMBERED_KINDS = 1000
 
@@ -76,6 +76,8 @@ EVENTS = {
 
 REPEATED = frozenset({"pool.alternating", "pool.unreadable", "request.failed", "store.odd", "watcher.odd"})
 """Those that many pools or requests can have at once: what holds for other warnings holds for them too."""
+BY_CAUSE = frozenset({"store.odd", "watcher.odd"})
+"""Those of them whose cause is one of a few words: the first of each cause is shown."""
 
 
 class Fields(TypedDict, total=False):
@@ -175,6 +177,14 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def _kind_text(record: logging.LogRecord) -> str:
+    fields = record.__dict__
+    if (name := fields.get("event")) is not None:
+        return f"{name} {fields.get('cause')}" if name in BY_CAUSE else str(name)
+    # A text that is an argument as a whole tells its kinds apart by itself.
+    return _message(record) if record.msg == "%s" else str(record.msg)
+
+
 class _Kind:
     """What was seen of one kind of line in its time, which began with the first."""
 
@@ -189,8 +199,8 @@ class _Kind:
 class LimitedHandler(logging.StreamHandler[Any]):
     """Writes every change of state, and of other warnings of a kind the first few a minute; the rest is counted.
 
-    A kind is a logger, a level and an event, or a text before its arguments are put in: what differs in names and
-    numbers alone is one kind.
+    A kind is a logger, a level and an event with its cause, or a text before its arguments are put in: what differs in
+    names and numbers alone is one kind.
     """
 
     def __init__(self, stream: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -225,9 +235,7 @@ class LimitedHandler(logging.StreamHandler[Any]):
             self.release()
 
     def _kind_of(self, record: logging.LogRecord) -> _Kind:
-        # A text that is an argument as a whole tells its kinds apart by itself.
-        text = record.__dict__.get("event") or (_message(record) if record.msg == "%s" else str(record.msg))
-        key = (record.name, record.levelno, text)
+        key = (record.name, record.levelno, _kind_text(record))
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = _Kind(record, self._clock() + LEFT_OUT_SECS)

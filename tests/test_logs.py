@@ -329,9 +329,9 @@ class Flooded:
 
 def test_of_a_flood_the_first_are_shown_and_the_rest_is_counted():
     flooded = Flooded()
-    for number in range(317):
+    for number in range(322):
         flooded.warn("pool %d is odd", number)
-    assert flooded.written == [f"pool {number} is odd" for number in range(5)]
+    assert flooded.written == [f"pool {number} is odd" for number in range(10)]
     flooded.now = 59.9
     flooded.handler.say_left_out()
     assert flooded.written == []
@@ -344,10 +344,10 @@ def test_of_a_flood_the_first_are_shown_and_the_rest_is_counted():
 
 def test_after_its_time_a_kind_is_shown_again_behind_the_count_of_what_was_left_out():
     flooded = Flooded()
-    for number in range(7):
+    for number in range(12):
         flooded.warn("pool %d is odd", number)
     flooded.now = 61
-    assert len(flooded.written) == 5
+    assert len(flooded.written) == 10
     flooded.warn("pool %d is odd", 8)
     assert flooded.written == ["... and 2 more like this in the last 60 s: pool 0 is odd", "pool 8 is odd"]
 
@@ -377,14 +377,16 @@ def test_what_many_pools_can_have_at_once_is_one_kind_whatever_its_words():
     flooded = Flooded()
     for number in range(50):
         flooded.warn("%s", f"pool {number} cannot be used", event="watcher.odd")
-    assert len(flooded.written) == 5
+    assert len(flooded.written) == 10
+    flooded.warn("%s", "pool 50 is misread", event="watcher.odd", cause="ports")
+    assert flooded.written == ["pool 50 is misread"]
     flooded.handler.say_left_out(all_of_it=True)
-    assert flooded.written == ["... and 45 more like this in the last 60 s: pool 0 cannot be used"]
+    assert flooded.written == ["... and 40 more like this in the last 60 s: pool 0 cannot be used"]
 
 
 def test_the_kinds_that_are_remembered_are_bounded_and_what_is_forgotten_is_told():
     flooded = Flooded()
-    for _ in range(6):
+    for _ in range(11):
         flooded.warn("the first kind")
     for number in range(logs.REMEMBERED_KINDS):
         flooded.warn(f"kind {number}")
@@ -394,10 +396,10 @@ def test_the_kinds_that_are_remembered_are_bounded_and_what_is_forgotten_is_told
 
 def test_a_count_holds_no_second_line_and_no_password():
     flooded = Flooded()
-    for _ in range(6):
+    for _ in range(11):
         flooded.warn("cannot reach %s", "redis://:Zq9@h\nforged")
     flooded.handler.setFormatter(logs.TextFormatter())
-    assert len(flooded.written) == 10
+    assert len(flooded.written) == 20
     flooded.handler.say_left_out(all_of_it=True)
     (line,) = flooded.written
     assert "Zq9" not in line
@@ -406,9 +408,9 @@ def test_a_count_holds_no_second_line_and_no_password():
 
 def test_the_process_can_be_asked_for_what_was_left_out(capsys: pytest.CaptureFixture[str]):
     logs.configure("text", "info")
-    for _ in range(7):
+    for _ in range(12):
         logging.getLogger("discovery.x").warning("again")
     logs.say_left_out()
-    assert len(lines(capsys)) == 5
+    assert len(lines(capsys)) == 10
     logs.say_left_out(all_of_it=True)
     assert "... and 2 more like this" in lines(capsys)[0]

@@ -237,7 +237,8 @@ class Watcher:
         if newly_listed:
             self._all_listed.set()
         for warning in touched.warnings:
-            event(log, logging.WARNING, "watcher.odd", "%s", warning.text, watcher=self.name)
+            cause = warning.cause
+            event(log, logging.WARNING, "watcher.odd", "%s", warning.text, watcher=self.name, cause=cause)
         if recovered or newly_listed or touched.keys or touched.routers:
             self._on_change(touched)
 
