@@ -6,7 +6,7 @@ kind, so that nobody pays for it who wants no such log. Never shows a token, nor
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from discovery.http.exchange import Exchange
@@ -42,12 +42,9 @@ class CountedExchange(Exchange):
         self.written += len(self._head) + len(data)
         super()._write_out(data)
 
-    def _write_all(self, pieces: list[bytes]) -> None:
-        before = self.written
-        head = len(self._head)
-        super()._write_all(pieces)
-        if self.written == before:  # it went past ``_write_out``
-            self.written += head + sum(map(len, pieces))
+    def _write_parts(self, parts: Sequence[bytes]) -> None:
+        self.written += sum(map(len, parts))
+        super()._write_parts(parts)
 
 
 def finished(exchange: Exchange) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from discovery import logs
 from discovery.http import access_log
+from discovery.http.exchange import SHARED_BYTES, TURN_BYTES
 from discovery.http.tokens import Identity
 from tests.http.sockets import App, Served, eventually, served
 
@@ -22,6 +23,17 @@ class Logged(App):
     async def pieces(self, scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"6")]})
         await send({"type": "http.response.body", "pieces": [b"abc", b"def"]})
+
+    async def long_pieces(self, scope: Any, receive: Any, send: Any) -> None:
+        pieces = [b"x" * (TURN_BYTES // 2)] * 5
+        headers = [(b"content-length", b"%d" % sum(map(len, pieces)))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "pieces": pieces})
+
+    async def long_chunks(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * SHARED_BYTES, "more_body": True})
+        await send({"type": "http.response.body", "body": b"y" * SHARED_BYTES})
 
     async def events(self, scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -73,7 +85,7 @@ def test_a_line_says_what_was_asked_by_whom_and_what_came_of_it(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", ["/ok", "/pieces", "/big"])
+@pytest.mark.parametrize("path", ["/ok", "/pieces", "/long_pieces", "/long_chunks", "/big"])
 def test_the_bytes_are_those_on_the_wire(served_with_log: Served, caplog: pytest.LogCaptureFixture, path: str) -> None:
     with served_with_log.peer() as peer:
         peer.get(path, "Connection: close")

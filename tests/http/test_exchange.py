@@ -10,6 +10,7 @@ from discovery.http.exchange import (
     JOINED_BYTES,
     REMEMBERED_TARGET_BYTES,
     SHARED_BYTES,
+    TURN_BYTES,
     WIRE,
     Exchange,
     begin,
@@ -26,12 +27,14 @@ class Recorded:
     def __init__(self) -> None:
         self.calls: list[bytes] = []
         self.closed = False
+        self.filled = lambda: None
 
     def write(self, data: bytes) -> None:
         self.calls.append(data)
 
     def writelines(self, parts: tuple[bytes, ...]) -> None:
         self.calls.append(b"".join(parts))
+        self.filled()
 
     def close(self) -> None:
         self.closed = True
@@ -97,6 +100,11 @@ def send(exchange: Exchange, *messages: dict[str, Any]) -> None:
         step(exchange.send(message))
 
 
+async def _turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
 HEAD = b"HTTP/1.1 200 OK\r\ndate: now\r\nx-default: 1\r\n"
 
 
@@ -125,6 +133,38 @@ class TestTheAnswerOnTheWire:
         assert head == HEAD + b"content-length: %d\r\n\r\n" % size
         assert all(one is other for one, other in zip(rest, pieces, strict=True))
         assert (owner.transport.calls, owner.completed, exchange.response_complete) == ([], 1, True)
+
+    def test_a_long_body_in_pieces_leaves_by_and_by_so_that_others_get_their_turn(self) -> None:
+        owner, pieces = Owner(), [bytes([number]) * (TURN_BYTES // 4) for number in range(11)]
+        exchange = owner.exchange()
+        size = sum(map(len, pieces))
+        send(exchange, start(200, length(size)))
+        sending = exchange.send({"type": "http.response.body", "pieces": pieces})
+        for turn in (1, 2):
+            assert sending.send(None) is None, "it waits for something else than its next turn"
+            assert (len(owner.transport.calls), owner.completed, exchange.response_complete) == (turn, 0, False)
+        assert step(sending) is None
+        assert (len(owner.transport.calls), owner.completed, exchange.response_complete) == (3, 1, True)
+        assert b"".join(owner.transport.calls) == HEAD + b"content-length: %d\r\n\r\n" % size + b"".join(pieces)
+
+    def test_a_long_body_in_pieces_waits_for_a_slow_peer_and_ends_with_it(self) -> None:
+        async def slow() -> None:
+            owner, pieces = Owner(), [b"x" * TURN_BYTES] * 4
+            owner.transport.filled = owner.flow.pause_writing
+            exchange = owner.exchange()
+            send(exchange, start(200, length(4 * TURN_BYTES)))
+            sending = asyncio.ensure_future(exchange.send({"type": "http.response.body", "pieces": pieces}))
+            for written in (1, 2):
+                await _turns(5)
+                assert (len(owner.transport.calls), sending.done()) == (written, False)
+                owner.flow.resume_writing()
+            await _turns(5)
+            exchange.disconnect()
+            owner.flow.resume_writing()
+            await sending
+            assert (len(owner.transport.calls), exchange.response_complete) == (3, False)
+
+        asyncio.run(slow())
 
     def test_a_body_in_pieces_is_held_to_its_length_its_chunks_and_its_method(self) -> None:
         in_pieces = {"type": "http.response.body", "pieces": [b"12", b"345"]}
