@@ -8,7 +8,7 @@ listed while both agree: a live registration, and a relay that can be used; the 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from discovery.listing.snapshot import Fragment, Key, pool_fragment
+from discovery.listing.snapshot import Fragment, Key
 from discovery.mcs.slices import Endpoints
 from discovery.model import Listing, PoolKey, Registration
 from discovery.registrations import listing
@@ -66,18 +66,18 @@ class Join:
 
     def registered(self, changes: Iterable[tuple[PoolKey, Registration | None]], now: float) -> list[ListChange]:
         """What changes in the list by these changes of registrations."""
-        touched = []
+        listed: list[ListChange] = []
         for key, registration in changes:
             if registration is None:
                 self.registrations.pop(key, None)
             else:
                 self.registrations[key] = registration
-            touched.append(key)
-        return self.seen(touched, now)
+            listed.append((key, self._listed(key, registration, now)))
+        return listed
 
     def seen(self, keys: Iterable[PoolKey], now: float) -> list[ListChange]:
         """What changes in the list by other addresses of these pools."""
-        return [(key, self._listed(key, now)) for key in keys]
+        return [(key, self._listed(key, self.registrations.get(key), now)) for key in keys]
 
     def due(self, now: float, *, all_read: bool) -> list[str]:
         """What has to be said by now, each once: pools one-sided for two leases, and listed pools without frontends.
@@ -119,11 +119,10 @@ class Join:
             return [self._why_bare(key) for key in keys]
         return [f"{len(keys)} pools are listed without frontends{_among(keys)}"]
 
-    def _listed(self, key: PoolKey, now: float) -> Fragment[Listing] | None:
-        registration = self.registrations.get(key)
+    def _listed(self, key: PoolKey, registration: Registration | None, now: float) -> Fragment[Listing] | None:
         found = self._listing(key, registration, now)
         self._use_relays(key, found.relays if found else ())
-        return pool_fragment(found) if found else None
+        return Fragment(key, found) if found else None
 
     def _listing(self, key: PoolKey, registration: Registration | None, now: float) -> Listing | None:
         if self._endpoints is None:

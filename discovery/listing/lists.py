@@ -91,15 +91,25 @@ class Lists:
         self._store_complete = False
         self._store_until = 0.0
         self._router_ids: frozenset[str] = frozenset()
+        self._told: list[tuple[PoolKey, Registration | None]] = []
+        pools.before_reading = self._catch_up
 
     # ---- what the sides tell
 
     def registrations_changed(
-        self, changes: Iterable[tuple[PoolKey, Registration | None]], complete: bool, complete_until: float
+        self, changes: Sequence[tuple[PoolKey, Registration | None]], complete: bool, complete_until: float
     ) -> None:
-        """The store's side: see ``Replica``."""
+        """The store's side: see ``Replica``.
+
+        What it tells in one turn of the loop is joined and published together, at the end of it or when somebody reads.
+        """
+        is_news = complete != self._store_complete
         self._store_read, self._store_complete, self._store_until = True, complete, complete_until
-        self._publish(self._join.registered(changes, self._clock()))
+        if changes and not self._told:
+            asyncio.get_running_loop().call_soon(self._catch_up)
+        self._told += changes
+        if is_news or not changes or not self._pools.ready:
+            self._publish(self._joined())
 
     def registrations_found(self, changes: Iterable[tuple[PoolKey, Registration | None]]) -> None:
         """The store's side before it was read once: a part of what it holds."""
@@ -107,6 +117,7 @@ class Lists:
 
     def view_changed(self, touched: Touched) -> None:
         """A watcher's side: addresses, or only its health."""
+        self._catch_up()
         if touched.routers or not self._routers.ready:
             self._publish_routers()
         self._publish(self._join.seen(touched.keys, self._clock()))
@@ -118,6 +129,7 @@ class Lists:
     async def run(self) -> None:
         """Say what becomes due, and stop waiting for a watcher that does not come."""
         while self._views is not None:
+            self._catch_up()
             # Together with the first list, so that nobody is told that this replica is ready before it has one.
             self._patience_over = self._clock() - self._started_at >= self._lease_secs
             self._say_what_is_due(self._clock())
@@ -144,15 +156,18 @@ class Lists:
     @property
     def shared_relay_addresses(self) -> int:
         """Addresses that two listed pools claim."""
+        self._catch_up()
         return self._join.shared_relay_addresses
 
     def one_sided_by_side(self) -> dict[Side, int]:
         """How many pools are known of one side only."""
+        self._catch_up()
         sides = Counter(state.side for state in self._join.one_sided.values())
         return {"registered": sides["registered"], "ready": sides["ready"]}
 
     def one_sided(self) -> Iterator[dict[str, object]]:
         """Pools of which one side is missing, with the likely cause; each made when it is asked for."""
+        self._catch_up()
         keys = sorted(self._join.one_sided)
         evidence = self._gathered() if keys else None
         for key in keys:
@@ -176,7 +191,8 @@ class Lists:
 
         ``store_trouble`` is why registrations may be missing; leases are known to the store's side alone.
         """
-        evidence, members = self._gathered(store_trouble), self._pools.everything.members
+        members = self._pools.everything.members  # to read it brings all sides up to date, so it comes first
+        evidence = self._gathered(store_trouble)
         for key in sorted(evidence.pools()) if keys is None else keys:
             member = members.get(key)
             frontends = len(member.entry.frontends) if member else 0
@@ -184,6 +200,15 @@ class Lists:
             yield explanation(evidence, key, listed=member is not None, frontends=frontends, lease_left_secs=left)
 
     # ---- publishing
+
+    def _catch_up(self) -> None:
+        """Publish what was told and is not published yet."""
+        if self._told:
+            self._publish(self._joined())
+
+    def _joined(self) -> list[ListChange]:
+        told, self._told = self._told, []
+        return self._join.registered(told, self._clock())
 
     def _publish(self, changes: list[ListChange]) -> None:
         if not self._pools.ready:

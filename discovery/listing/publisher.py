@@ -38,6 +38,7 @@ class Publisher(Generic[Entry]):
         self.ready = False
         # When the content, and when the set of keys was another one, in seconds since 1970.
         self.changed_at = self.members_changed_at = 0.0
+        self.before_reading: Callable[[], None] = lambda: None
         self._clock = clock
         self._on_published = on_published
         self._on_delivered = on_delivered
@@ -54,11 +55,13 @@ class Publisher(Generic[Entry]):
     @property
     def everything(self) -> Everything[Entry]:
         """The list without a filter, with ``complete`` as it is at this moment."""
+        self.before_reading()
         self._check_complete()
         return self._everything
 
     def select(self, wanted: Filter, matches: Callable[[Entry], bool]) -> Selection[Entry]:
         """The list as one filter sees it; kept up to date from the first time that it is asked for."""
+        self.before_reading()
         self._check_complete()
         if wanted == EVERYTHING:
             return self._everything
@@ -96,6 +99,7 @@ class Publisher(Generic[Entry]):
 
     def close(self) -> None:
         """Wake everyone who waits: there will be no more changes."""
+        self.before_reading()
         for handle in (self._flush_handle, self._complete_handle):
             if handle is not None:
                 handle.cancel()

@@ -1,5 +1,6 @@
 """The two published lists: when the first comes, when they are complete, what several views come to, what is said."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from discovery.listing.lists import FOR_EVER, Lists
 from discovery.listing.publisher import Publisher
+from discovery.listing.snapshot import Filter
 from discovery.mcs.names import Names, RouterService
 from discovery.mcs.origin import Rules
 from discovery.mcs.slices import Endpoints, Slices, Touched
@@ -409,3 +411,60 @@ def test_explanations_follow_the_list(loop: VirtualTimeLoop) -> None:
     assert found == {"p1": True, "p2": False, "p3": False}
     [one] = rig.lists.explain([key("never")])
     assert not one.listed
+
+
+def test_what_the_store_tells_in_one_turn_is_seen_by_whoever_reads_before_its_end(loop: VirtualTimeLoop) -> None:
+    rig = Rig(loop, registrations_only=True)
+    rig.register("p1")
+    seen: list[Any] = []
+
+    def tell_and_read() -> None:
+        published, tell = rig.pools.everything.published, rig.lists.registrations_changed
+        for change in ((key("p2"), registration("p2")), (key("p1"), None), (key("p3"), registration("p3"))):
+            tell([change], True, FOR_EVER)
+        seen.append(sorted(name for _, _, name in rig.pools.everything.members))
+        tell([(key("p4"), registration("p4"))], True, FOR_EVER)
+        wanted = Filter(namespace=frozenset({key("p4").namespace}))
+        seen.append(json.loads(rig.pools.select(wanted, wanted.matches).body())["pools"][-1]["dgd_name"])
+        tell([(key("p4"), None)], True, FOR_EVER)
+        seen.append([one.listed for one in rig.lists.explain([key("p4"), key("p3")])])
+        seen.append(rig.pools.everything.published == published)
+
+    rig.call(tell_and_read)
+    assert seen == [["p2", "p3"], "p4", [False, True], True]
+    rig.wait(1)
+    assert rig.names == ["p2", "p3"]
+
+
+def test_what_the_store_tells_in_one_turn_reaches_streams_as_one_step(loop: VirtualTimeLoop) -> None:
+    rig = Rig(loop, registrations_only=True)
+    rig.register("p1")
+    rig.wait(1)
+    before = rig.pools.everything.published
+
+    def tell() -> None:
+        for number in range(5):
+            rig.lists.registrations_changed([(key(f"q{number}"), registration(f"q{number}"))], True, FOR_EVER)
+
+    rig.call(tell)
+    rig.wait(1)
+    assert [step.joined().count(b"event: put") for step in rig.pools.everything.since(before) or ()] == [5]
+
+
+def test_incompleteness_that_comes_with_changes_is_published_with_them(loop: VirtualTimeLoop) -> None:
+    rig = Rig(loop, registrations_only=True)
+    rig.register("p1")
+    rig.wait(1)
+    before = rig.pools.everything.published
+
+    def tell() -> None:
+        rig.lists.registrations_changed([(key("p2"), registration("p2"))], True, FOR_EVER)
+        rig.lists.registrations_changed([(key("p3"), registration("p3"))], False, FOR_EVER)
+        rig.lists.registrations_changed([(key("p4"), registration("p4"))], False, FOR_EVER)
+
+    rig.call(tell)
+    rig.wait(1)
+    told = b"".join(step.joined() for step in rig.pools.everything.since(before) or ())
+    assert (rig.names, rig.complete[0]) == (["p1", "p2", "p3", "p4"], False)
+    assert told.index(b'{"complete":false}') < told.index(b"p2")
+    assert told.count(b"event: put") == 3

@@ -64,9 +64,11 @@ class Announcements:
 
 def _is_own(feed: Inbox, message: bytes) -> bool:
     """Whether the next announcement is of a write whose outcome was taken already: it need not be read."""
-    head = b'{"epoch":"%b","revision":%d,' % (feed.epoch.encode(), feed.position + 1)
-    if feed.position + 1 not in feed.own or not message.startswith(head):
+    revision = feed.position + 1
+    if revision not in feed.own or not message.startswith(
+        b'{"epoch":"%b","revision":%d,' % (feed.epoch.encode(), revision)
+    ):
         return False
-    feed.position += 1
-    feed.own.discard(feed.position)
+    feed.position = revision
+    feed.own.remove(revision)
     return True

@@ -6,7 +6,6 @@ the wrong one. Knows nothing of pools or keys, and of topologies only that the r
 """
 
 import asyncio
-import contextlib
 import random
 import re
 from collections import deque
@@ -142,9 +141,10 @@ class Link(asyncio.Protocol):
         """See ``asyncio.Protocol``."""
         self.heard_at = self.loop.time()
         self._reader.feed(data)
+        gets, closed, take = self._reader.gets, self.closed, self._on_message or self._take
         try:
-            while not self.closed.done() and (reply := self._reader.gets()) is not False:
-                self._take(reply)
+            while not closed.done() and (reply := gets()) is not False:
+                take(reply)
         except Refused as error:
             self._fail(f"what it sent is not the Redis protocol: {error}")
 
@@ -153,9 +153,6 @@ class Link(asyncio.Protocol):
         self._fail(f"the connection was lost{f' ({error})' if error else ''}")
 
     def _take(self, reply: Any) -> None:
-        if self._on_message is not None:
-            self._on_message(reply)
-            return
         if not self._calls:
             self._fail(f"an answer nobody asked for: {str(reply)[:80]}")
             return
@@ -228,14 +225,22 @@ class Line:
         Where a Cluster's slot moves they are sent again until there is an answer. All of it takes ``timeout_secs`` at
         most. Raises ``Unavailable`` when there is no answer in time; an entry of the answers may be ``Refused``.
         """
-        link = self._open_link()
+        link = self._link
         # To ask for the running loop is a call of the system each time, on Python 3.11.
         loop = asyncio.get_running_loop() if link is None else link.loop
         deadline = loop.time() + self._timeout_secs
         sign = said = ""
         try:
             while True:
-                link, replies = await self._exchange(commands, expected, deadline)
+                replies = None
+                if (link := self._link) is not None and not link.closed.done():
+                    try:
+                        replies = await link.call(commands, expected, deadline)
+                    except Broken:
+                        replies = None  # once more, on another connection
+                if link is None or replies is None:
+                    link = await self._open(deadline)
+                    replies = await link.call(commands, expected, deadline)
                 sign, said = _sign_of(replies)
                 if not sign:
                     self._drops = 0
@@ -254,14 +259,6 @@ class Line:
     def _shown(self) -> str:
         address, node = str(self._address), self.node
         return address if node in address else f"{address}, node {node}"
-
-    async def _exchange(self, commands: bytes, expected: int, deadline: float) -> tuple[Link, list[Any]]:
-        link = self._open_link()
-        if link is not None:
-            with contextlib.suppress(Broken):
-                return link, await link.call(commands, expected, deadline)
-        link = await self._open(deadline)
-        return link, await link.call(commands, expected, deadline)
 
     async def _may_ask_again(self, sign: str, refusal: str, link: Link, deadline: float) -> bool:
         """Draw the conclusions from a refusal; whether the same commands are to be sent once more."""

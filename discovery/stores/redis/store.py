@@ -10,7 +10,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from discovery.errors import Gone, Unavailable
 from discovery.logs import event
@@ -67,9 +68,9 @@ class RedisStore:
 
     # ---- writing
 
-    async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
+    def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Coroutine[Any, Any, Outcome]:
         """See ``Store.put``."""
-        return await self._writer.put(key, value, lease_secs)
+        return self._writer.put(key, value, lease_secs)
 
     async def delete(self, key: PoolKey, instance_id: str | None) -> Deleted | None:
         """See ``Store.delete``."""

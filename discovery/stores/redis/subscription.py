@@ -147,13 +147,15 @@ class Subscription(Inbox):
         self._link.abort("closing")
 
     def _on_message(self, reply: Any) -> None:
-        silent_secs, self._last_sign = self.silent_secs(), time.monotonic()
-        if self.watched and silent_secs > SILENCE_SECS:  # what waited here while the process was stopped is the past
+        now = time.monotonic()
+        silent_secs, self._last_sign = now - self._last_sign, now
+        if silent_secs > SILENCE_SECS and self.watched:  # what waited here while the process was stopped is the past
             self._link.abort(f"nothing was heard for {silent_secs:.1f} s")
             return
+        if type(reply) is list and reply[0] == b"message":
+            self.push(reply[2])
+            return
         match reply:
-            case [b"message", _, data]:
-                self.push(data)
             case [b"pong", token]:
                 self._on_pong(token)
             case [b"subscribe", *_] if not self._subscribed.done():

@@ -48,25 +48,39 @@ class Writer:
         self._unannounced = False
         self._told_epoch, self._told_epoch_text = b"", ""
         self._candidate = map(f"{uuid.uuid4().hex}-{{}}".format, itertools.count())  # never the same one twice
+        # Nearly every command is a put: what they share is made once.
         self._put_prefix = PUT.prefix(4 + 5, 4)
         self._shared_keys = b"".join(bulk(name.encode()) for name in (names.revision, names.epoch, names.settling))
         self._channel = bulk(names.changes.encode())
         self._pools = names.pools.encode()
+        self._lease = lease_secs, bulk(b"%d" % self._lease_ms)
 
     async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
         """See ``Store.put``."""
-        path = key_path(key).encode()
-        name, candidate, lease_ms = self._pools + path, next(self._candidate).encode(), b"%d" % round(lease_secs * 1000)
-        command = b'%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n"%b"\r\n%b$%d\r\n%b\r\n' % (
-            (self._put_prefix, len(name), name, self._shared_keys, len(value), value, len(lease_ms), lease_ms)
-            + (len(path) + 2, path, self._channel, len(candidate), candidate)  # a path needs no escapes in JSON
-        )
-        status, found, told, *refusal = await self._run(PUT, command)
+        command = self._put_command(key, value, lease_secs)
+        (answer,) = await self._server.writes.call(command)
+        if isinstance(answer, Refused):
+            answer = await self._after_refusal(PUT, command, answer)
+        status, found, told = answer[:3]
         revision, epoch = revision_of(found), self._epoch(told)
-        if status:
-            self._announced(*refusal)
+        if status and (answer[3] or self._unannounced):
+            self._announced(answer[3])
         self._on_written(epoch, revision, status > 0)
         return Outcome(status == 1, status > 0, revision, epoch)
+
+    def _put_command(self, key: PoolKey, value: bytes, lease_secs: float) -> bytes:
+        path, candidate = key_path(key).encode(), next(self._candidate).encode()
+        length, pools = len(path), self._pools
+        known_secs, lease = self._lease
+        if lease_secs != known_secs:
+            lease = bulk(b"%d" % round(lease_secs * 1000))
+        head = b"%b$%d\r\n%b%b\r\n%b$%d\r\n" % (
+            (self._put_prefix, len(pools) + length, pools, path, self._shared_keys, len(value))
+        )
+        rest = b'\r\n%b$%d\r\n"%b"\r\n%b$%d\r\n%b\r\n' % (
+            (lease, length + 2, path, self._channel, len(candidate), candidate)  # a path needs no escapes in JSON
+        )
+        return b"".join((head, value, rest))  # its value is most of it, and is copied once
 
     async def delete(self, key: PoolKey, instance_id: str | None) -> Deleted | None:
         """See ``Store.delete``."""
@@ -120,7 +134,10 @@ class Writer:
     async def _run(self, script: Script, command: bytes) -> Any:
         """The answer of a script, loaded when the server does not know it (any more)."""
         (answer,) = await self._server.writes.call(command)
-        if isinstance(answer, Refused) and str(answer).startswith("NOSCRIPT"):
+        return await self._after_refusal(script, command, answer) if isinstance(answer, Refused) else answer
+
+    async def _after_refusal(self, script: Script, command: bytes, answer: Any) -> Any:
+        if str(answer).startswith("NOSCRIPT"):
             (answer,) = await self._server.writes.call(script.with_source(command))
         if isinstance(answer, Refused):
             raise self._server.refusal(answer, "item" if str(answer).startswith("WRONGTYPE") else "writes")
