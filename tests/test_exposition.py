@@ -216,6 +216,7 @@ def test_lags_are_measured_once_for_each_round_from_its_oldest_change() -> None:
         rig.publish(pool("p2"), pool("p3"))
         rig.settle()
         assert (published, delivered) == ([0], [0])
+        rig.pass_time(1)
         rig.pools._next_flush = rig.loop.time() + 0.05
         rig.publish(pool("p4"))
         rig.pass_time(0.03)

@@ -110,6 +110,13 @@ def told(method: str, path: str, status: int, **scope: Any) -> Any:
     return SimpleNamespace(scope={"method": method, "path": path, **scope}, status=status, begun_at=0.0)
 
 
+def test_a_stream_that_was_answered_has_no_time() -> None:
+    counters = Counters()
+    RequestCounts(counters).finished(told("GET", "/routers/events", 200))
+    assert requests(counters) == {("/routers/events", "GET", "2xx"): 1}
+    assert timed(counters) == {}
+
+
 def test_a_request_that_waited_for_a_change_has_no_time() -> None:
     counters = Counters()
     counts = RequestCounts(counters)
@@ -190,11 +197,11 @@ def test_registrations_are_counted_by_what_they_did() -> None:
 def test_refused_tokens_are_counted_and_registrations_with_them_are_also_not_taken() -> None:
     with Guarded("read", "register:c1").whole() as rig:
         rig.guard._on_refused = counted_access(rig.counters)
-        assert rig.get("/pools").status == rig.register("nobody's").status == 401
+        assert rig.get("/pools").status == rig.get("/status").status == rig.register("nobody's").status == 401
         assert rig.register("read").status == rig.register("register:c1", cluster_id="c2").status == 403
         assert rig.register("register:c1").status == 200
         access = {word: number for (word,), number in rig.counters.access_refused.values()}
-        assert access == {"unauthenticated": 2, "forbidden": 2}
+        assert access == {"unauthenticated": 3, "forbidden": 2}
         refused = {word: number for (word,), number in rig.counters.registrations_refused.values() if number}
         assert refused == {"unauthenticated": 1, "forbidden": 2}
 
