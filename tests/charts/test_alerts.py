@@ -91,14 +91,14 @@ FIRES: dict[str, Fires] = {
         before="14m",
     ),
     "DiscoveryIncompleteForLong": Fires(
-        Scraped().set("complete{}", 0, since=ALL, on="a"),
+        Scraped().set("complete{}", 0, since=ALL, on="a").set('pools{state="listed"}', 0, since=ALL, on="a"),
         "16m",
         [REPLICA],
         ["a cannot say for 5m that its list is the whole truth"],
         before="14m",
     ),
     "DiscoveryMassLoss": Fires(
-        Scraped().set("mass_loss_hold{}", 1, since=ALL, until=ALL + 60),
+        Scraped().set("mass_loss_hold{}", 1, since=ALL, until=ALL + 60, on="a"),
         "10m30s",
         [DEPLOYMENT],
         ["Most pools of all clusters ended their leases at once"],
@@ -114,8 +114,8 @@ FIRES: dict[str, Fires] = {
     ),
     "DiscoveryManyPoolsLost": Fires(
         Scraped()
-        .set("leases_expired_total{}", 2, since=ALL, until=ALL + 30)
-        .set("registered_pools{}", 40, since=ALL + 30),
+        .set("leases_expired_total{}", 2, since=ALL, until=ALL + 30, on="b")
+        .set("registered_pools{}", 40, since=ALL + 30, on="b"),
         "11m30s",
         [DEPLOYMENT],
         ["60% of the pools were lost within five minutes, by leases that ended"],
