@@ -30,7 +30,7 @@ def start_line(settings: ServeSettings, facts: Facts) -> tuple[str, Fields]:
     }
     listen = _listen(settings, facts.port)
     parts = [
-        f"discovery {facts.version}, replica {facts.replica}, listens on {listen}{_manner(settings)}",
+        f"discovery {facts.version}, replica {facts.replica}, listens on {listen}",
         f"addresses come from {settings.pool_discovery}",
         f"registrations are kept in {facts.store}: {settings.registration_storage_reason}",
         f"lease {settings.lease_duration_secs:g} s, heartbeat every {settings.heartbeat_interval_secs:g} s",
@@ -56,14 +56,10 @@ def _listen(settings: ServeSettings, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _manner(settings: ServeSettings) -> str:
-    if settings.tls_cert_path is None:
-        return ""
-    return " with TLS and client certificates" if settings.tls_client_ca_path else " with TLS"
-
-
 def _switches(settings: ServeSettings) -> dict[str, bool]:
     return {
+        "TLS": settings.tls_cert_path is not None,
+        "client certificates": settings.tls_client_ca_path is not None,
         "tokens": settings.auth_tokens_path is not None,
         "access log": settings.access_log,
         "tracing": settings.otlp_endpoint is not None,

@@ -19,7 +19,8 @@ def test_the_text_says_what_runs_where_and_with_which_limits() -> None:
     assert text == (
         "discovery 1.2.3, replica 8c31f0d2, listens on 0.0.0.0:8080; addresses come from registrations; "
         "registrations are kept in redis at redis://redis:6379: --redis-url is given; lease 15 s, heartbeat every 5 s; "
-        "at most 100000 pools, 10000 streams, 20000 connections; tokens off, access log off, tracing off"
+        "at most 100000 pools, 10000 streams, 20000 connections; "
+        "TLS off, client certificates off, tokens off, access log off, tracing off"
     )
 
 
@@ -41,11 +42,11 @@ def test_what_is_on_is_said() -> None:
         access_log=True, otlp_endpoint="http://collector:4318",
     )  # fmt: skip
     text, fields = start_line(settings, FACTS)
-    assert "listens on [::]:8080 with TLS and client certificates;" in text
-    assert text.endswith("tokens on, access log on, tracing on")
+    assert "listens on [::]:8080;" in text
+    assert text.endswith("TLS on, client certificates on, tokens on, access log on, tracing on")
     assert (fields["tls"], fields["tokens"], fields["access_log"], fields["tracing"]) == (True, True, True, True)
     settings = msgspec.structs.replace(settings, tls_client_ca_path=None)
-    assert "listens on [::]:8080 with TLS;" in start_line(settings, FACTS)[0]
+    assert "TLS on, client certificates off, tokens on" in start_line(settings, FACTS)[0]
 
 
 def test_nothing_in_it_is_a_secret() -> None:

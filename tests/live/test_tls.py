@@ -227,7 +227,7 @@ def test_clients_present_certificates_probes_use_their_own_address_and_commands_
     replica = SecureReplica(tmp_path, files, trusting(authority, client), *flags)
     replicas.append(replica)
     replica.start()
-    assert "with TLS and client certificates" in replica.log
+    assert "TLS on, client certificates on" in replica.log
 
     assert [plain(health, path) for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 200]
     assert [plain(health, path) for path in ("/pools", "/status", "/", "/openapi.json")] == [404] * 4
