@@ -66,15 +66,17 @@ class Service(msgspec.Struct, frozen=True):
     rate_limit: RateLimit
     stage: Callable[[], tuple[str, str]]
     status: Callable[[], dict[str, Any]]
-    explain: Callable[[Sequence[PoolKey] | None, str | None, Callable[[PoolKey], float | None]], Iterable[Explanation]]
+    explain: Callable[
+        [Sequence[PoolKey] | None, str | None, Callable[[PoolKey], float | None]], Iterable[Explanation | None]
+    ]
     lease_duration_secs: Number
     heartbeat_interval_secs: Number
     max_body_bytes: int
     cors_origin: str | None
     guard: Guard | None = None
     """Who may do what; without it everyone may do everything."""
-    one_sided: Callable[[], Iterable[dict[str, object]]] = tuple
-    """Pools of which one side is missing; made one after the other while they are taken."""
+    one_sided: Callable[[], Iterable[dict[str, object] | None]] = tuple
+    """Pools of which one side is missing. Both are made while they are taken; None is where the loop may turn."""
 
 
 class PublishedList:

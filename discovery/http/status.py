@@ -38,14 +38,18 @@ class Status:
         one_sided = await self._one_sided.get()
         explained: object = None
         if asked is not None:
-            explained = await self._everything.get() if "*" in asked else list(self._explained(keys))
+            explained = (
+                await self._everything.get()
+                if "*" in asked
+                else [one for one in self._explained(keys) if one is not None]
+            )
         # Last, so that what the replica says of itself is of one moment, and as new as the answer.
         status = self._service.status() | {"one_sided_pools": one_sided}
         if explained is not None:
             status["explained"] = explained
         await self._answers.give(send, [JSON, NO_CACHE], encode_json(status))
 
-    def _explained(self, keys: Sequence[PoolKey] | None) -> Iterable[Explanation]:
+    def _explained(self, keys: Sequence[PoolKey] | None) -> Iterable[Explanation | None]:
         replica = self._service.replica
         return self._service.explain(keys, replica.incomplete(), replica.lease_left_secs)
 
@@ -53,7 +57,7 @@ class Status:
 class MadeInSteps:
     """A JSON array that takes long to make: never for long at once, and by one reader for all.
 
-    ``kept_factor`` times what it took is how long it is then given again.
+    ``make`` gives None where the loop may turn. ``kept_factor`` times what it took is how long it is given again.
     """
 
     def __init__(self, make: Callable[[], Iterable[Any]], kept_factor: float) -> None:
@@ -75,7 +79,8 @@ class MadeInSteps:
     async def _made_anew(self, loop: asyncio.AbstractEventLoop) -> tuple[msgspec.Raw, float]:
         pieces, took, begun = [], 0.0, loop.time()
         for one in self._make():
-            pieces.append(encode_json(one))
+            if one is not None:
+                pieces.append(encode_json(one))
             if (lasted := loop.time() - begun) >= STEP_SECS:
                 took += lasted
                 await asyncio.sleep(0)

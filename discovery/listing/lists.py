@@ -6,11 +6,12 @@ longer holds the rest back. Knows nothing of HTTP or of how a side is read.
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from discovery.listing.evidence import Evidence
 from discovery.listing.explain import Explanation, explanation, misnamed_local, only_ready, only_registered
@@ -19,13 +20,19 @@ from discovery.listing.publisher import Publisher
 from discovery.listing.snapshot import router_fragment
 from discovery.logs import event
 from discovery.mcs.names import Names
-from discovery.mcs.slices import Endpoints, Slices, Touched
+from discovery.mcs.slices import Endpoints, ServiceState, Slices, Touched
 from discovery.model import Listing, PoolKey, Registration, Router
 
 log = logging.getLogger(__name__)
 
 TICK_SECS = 0.25
 FOR_EVER = float("inf")
+SERVICES_AT_ONCE = 2000
+"""Services that are read for explanations before the loop turns: some 2 ms."""
+
+Item = TypeVar("Item")
+InSteps = Iterator[Item | None]
+"""What takes long where it is much: None is where the loop may turn."""
 
 
 class View(Protocol):
@@ -165,14 +172,17 @@ class Lists:
         sides = Counter(state.side for state in self._join.one_sided.values())
         return {"registered": sides["registered"], "ready": sides["ready"]}
 
-    def one_sided(self) -> Iterator[dict[str, object]]:
+    def one_sided(self) -> InSteps[dict[str, object]]:
         """Pools of which one side is missing, with the likely cause; each made when it is asked for."""
         self._catch_up()
+        if not self._join.one_sided:
+            return
+        evidence = yield from self._gathered_in_steps()
         keys = sorted(self._join.one_sided)
-        evidence = self._gathered() if keys else None
+        yield None
         for key in keys:
             state = self._join.one_sided.get(key)
-            if state is None or evidence is None:
+            if state is None:
                 continue  # both sides agree by now
             yield {
                 **key._asdict(),
@@ -186,14 +196,19 @@ class Lists:
         keys: Iterable[PoolKey] | None,
         store_trouble: str | None = None,
         lease_left_secs: Callable[[PoolKey], float | None] = lambda key: None,
-    ) -> Iterator[Explanation]:
+    ) -> InSteps[Explanation]:
         """Why these pools are or are not listed, each made when it is asked for; None is every pool of any side.
 
         ``store_trouble`` is why registrations may be missing; leases are known to the store's side alone.
         """
         members = self._pools.everything.members  # to read it brings all sides up to date, so it comes first
-        evidence = self._gathered(store_trouble)
-        for key in sorted(evidence.pools()) if keys is None else keys:
+        evidence = yield from self._gathered_in_steps(store_trouble)
+        if keys is None:
+            pools = evidence.pools()
+            yield None
+            keys = sorted(pools)
+            yield None
+        for key in keys:
             member = members.get(key)
             frontends = len(member.entry.frontends) if member else 0
             left = lease_left_secs(key)
@@ -282,11 +297,22 @@ class Lists:
             self._evidence = self._gathered()
         return self._evidence
 
-    def _gathered(self, store_trouble: str | None = None) -> Evidence:
+    def _gathered_in_steps(self, store_trouble: str | None = None) -> Generator[None, None, Evidence]:
+        states = []
+        for view in self._views or ():
+            services = view.slices.services()
+            while step := list(itertools.islice(services, SERVICES_AT_ONCE)):
+                states += step
+                yield None
+        evidence = self._gathered(states, store_trouble)
+        yield None
+        return evidence
+
+    def _gathered(self, states: Sequence[ServiceState] | None = None, store_trouble: str | None = None) -> Evidence:
         views = self._views or ()
         return Evidence(
             self._join.registrations,
-            [state for view in views for state in view.slices.services()],
+            [state for view in views for state in view.slices.services()] if states is None else states,
             self._names if self._views is not None else None,
             local_cluster_ids=[view.cluster_id for view in views if view.cluster_id],
             namespaces={view.namespace for view in views if view.namespace},

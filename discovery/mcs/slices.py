@@ -167,8 +167,11 @@ class Slices:
         return len(self._services)
 
     def services(self) -> Iterator[ServiceState]:
-        """Every Service of pools and routers, also those without any usable endpoint."""
-        for service, folded in self._services.items():
+        """Every Service of pools and routers, also those without any usable endpoint.
+
+        Each as it is when it is asked for: things may change while somebody takes them step by step.
+        """
+        for service, folded in list(self._services.items()):
             fault = folded.reach.fault
             text = self._notice(folded, fault).text if fault else ""
             yield ServiceState(service, *folded.use, len(folded.shares), len(folded.reach.urls), fault, text)
