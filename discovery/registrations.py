@@ -95,7 +95,7 @@ class Heartbeats:
                 registration = parse(body)
                 known = Heartbeat(registration.key, encode(registration))
                 self._remember(digest, known)
-                return known._replace(registration=registration)
+                return Heartbeat(known.key, known.value, registration)
             self._remember(digest, known)
         return known
 
