@@ -277,7 +277,8 @@ def check_metrics(service: Service) -> None:
     assert {family.name.partition("_")[0] for family in families} <= {"discovery", "python", "process"}
     models = {body["model"] for body in service.taken.values()}
     values = {value for family in families for sample in family.samples for value in sample.labels.values()}
-    assert [value for value in values - models if not re.fullmatch("[A-Za-z0-9_./:+-]*", value)] == []
+    assert [value for value in values if not re.fullmatch("[A-Za-z0-9_./:+{}-]*", value)] == []
+    assert not values & {*models, *(part for key in service.taken for part in key)}
 
 
 def check_commands(service: Service) -> None:
