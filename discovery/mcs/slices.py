@@ -176,6 +176,18 @@ class Slices:
             text = self._notice(folded, fault).text if fault else ""
             yield ServiceState(service, *folded.use, len(folded.shares), len(folded.reach.urls), fault, text)
 
+    def __len__(self) -> int:
+        return len(self._services)
+
+    def source_clusters(self) -> set[str]:
+        """The clusters that anything is imported from."""
+        return {service.cluster_id for service in self._services}
+
+    def unusable(self) -> list[str]:
+        """Why Services have no endpoint that can be used, one line each."""
+        faults = ((folded, folded.reach.fault) for folded in self._services.values())
+        return [self._notice(folded, fault).text for folded, fault in faults if fault]
+
     def refused(self) -> Iterator[Notice]:
         """Every Service of which slices are refused, once."""
         for service, refusals in self._refused.items():

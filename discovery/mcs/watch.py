@@ -120,16 +120,15 @@ class Watcher:
 
     def describe(self) -> dict[str, object]:
         """State for people."""
-        states = list(self._slices.services())
         return {
             "name": self.name,
             "listed": self.listed,
             "incomplete_because": self.incomplete(),
             "cluster_id": self.cluster_id,
             "warning": self.warning,
-            "services": len(states),
-            "source_clusters": sorted({state.service.cluster_id for state in states}),
-            "unusable_services": [state.text for state in states if state.fault],
+            "services": len(self._slices),
+            "source_clusters": sorted(self._slices.source_clusters()),
+            "unusable_services": self._slices.unusable(),
             "refused_services": [notice.text for notice in self._slices.refused()],
             "skipped": self._slices.skipped() | {"objects": sum(source.skipped for source in self._sources.values())},
         }
