@@ -43,7 +43,10 @@ KINDS: dict[str, dict[str, tuple[str, bool]]] = {
         "RoleBinding": ("rolebindings", True),
     },
     "multicluster.x-k8s.io/v1alpha1": {"ServiceExport": ("serviceexports", True)},
-    "monitoring.coreos.com/v1": {"ServiceMonitor": ("servicemonitors", True)},
+    "monitoring.coreos.com/v1": {
+        "ServiceMonitor": ("servicemonitors", True),
+        "PrometheusRule": ("prometheusrules", True),
+    },
 }
 
 

@@ -27,19 +27,19 @@ def test_f48_large_integers_of_a_values_file_are_plain_digits(chart: Chart) -> N
     assert variables["DISCOVERY_MAX_POOLS"] == "10000000"
 
 
-@pytest.mark.parametrize("name", [name for name, value in LARGE["config"].items() if isinstance(value, int)])
+def numbers(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    if isinstance(values, dict):
+        return [found for key, each in values.items() for found in numbers(each, (*path, key))]
+    return [path] if isinstance(values, int) and not isinstance(values, bool) else []
+
+
+@pytest.mark.parametrize("name", [path[0] for path in numbers(LARGE["config"])])
 def test_f48_numbers_in_quotes_are_the_same_numbers(chart: Chart, name: str) -> None:
     others = {"heartbeatIntervalSecs": 5, "leaseDurationSecs": 86400}
     bare, quoted = (
         chart.render({"config": others | {name: kind(LARGE["config"][name])}}).variables for kind in (int, str)
     )
     assert bare == quoted
-
-
-def numbers(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    if isinstance(values, dict):
-        return [found for key, each in values.items() for found in numbers(each, (*path, key))]
-    return [path] if isinstance(values, int) and not isinstance(values, bool) else []
 
 
 def test_f48_every_number_of_the_chart_is_plain_digits_or_out_of_range(chart: Chart) -> None:
