@@ -88,6 +88,9 @@ def test_pools_of_one_side_come_first_and_are_explained_as_doctor_does(
         reason = await_sign(lambda: replica.get("/status").json["incomplete_because"], 20, "a reason")
         assert reason.startswith("hub: ")
         expect(whole).to_have_text(re.compile(r"^The list is not complete: pools may be missing, because hub: .*\.$"))
-        expect(parts).to_contain_text(re.compile("Watcher hub: the API server at .*"))
+        troubles = replica.get("/status").json["problems"]
+        assert any(trouble.startswith("a watcher fails, its last view stays: hub: ") for trouble in troubles)
+        expect(parts).to_contain_text("a watcher fails, its last view stays: hub: the API server at ")
+        expect(parts).not_to_contain_text("Watcher hub sees")
         expect(seen.row("llama")).to_be_visible()
         seen.picture("incomplete")

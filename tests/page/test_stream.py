@@ -21,6 +21,7 @@ STATUS = {
     "replica_id": "r",
     "uptime_secs": 1,
     "incomplete_because": None,
+    "problems": [],
     "store": {"kind": "scripted"},
     "watchers": [],
     "one_sided_pools": [],

@@ -78,24 +78,21 @@ function drawFacts() {
   drawParts(status);
 }
 
+// Troubles in the words of `discovery doctor`; why the list is not complete stands in the sentence above.
 function drawParts(status) {
   if (status === undefined) return;
-  const parts = status ? [storeLine(status.store), ...status.watchers.map(watcherLine)] : [["The status cannot be read.", true]];
-  fill(at("parts"), parts, ([text, bad]) => element("li", text, bad ? "bad" : ""));
+  const troubles = status ? (status.problems || []).filter((one) => !one.startsWith("the list is not complete")) : ["The status cannot be read."];
+  const well = status ? [storeLine(status.store), ...status.watchers.map(watcherLine)].filter(Boolean) : [];
+  const parts = [...troubles.map((text) => [text, "bad"]), ...well.map((text) => [text, ""])];
+  fill(at("parts"), parts, ([text, className]) => element("li", text, className));
 }
 
 function storeLine(store) {
-  const where = store.address ? ` at ${store.address}` : "";
-  return store.failing_because
-    ? [`Store: ${store.kind}${where} fails: ${store.failing_because}`, true]
-    : [`Store: ${store.kind}${where} answers`, false];
+  return !store.failing_because && `Store: ${store.kind}${store.address ? ` at ${store.address}` : ""} answers`;
 }
 
 function watcherLine(watcher) {
-  const trouble = watcher.incomplete_because || watcher.warning;
-  const begin = `${watcher.name}: `; // troubles begin with it, warnings need not
-  return trouble ? [`Watcher ${trouble.startsWith(begin) ? "" : begin}${trouble}`, true]
-    : [`Watcher ${watcher.name} sees ${counted(watcher.services, "Service")}`, false];
+  return !watcher.incomplete_because && `Watcher ${watcher.name} sees ${counted(watcher.services, "Service")}`;
 }
 
 function element(name, text, className = "") {
