@@ -109,6 +109,17 @@ async def test_replicas_that_never_rest_but_pass_through_the_same_list_agree(pai
     assert (found.agree, found.text) == (True, "the 2 replicas agree, in change: each reaches what the others have")
 
 
+async def test_one_that_says_that_it_may_lack_pools_is_not_excused_by_what_it_had_before(pair: Pair) -> None:
+    a, b = pair
+    b.status = status("bbbb", complete=False, problems=["no word from the store"])
+    asking = asyncio.create_task(compared(a, b))
+    await until(lambda: a.seen and b.seen)
+    a.set(listing("p3"))
+    found = await asking
+    assert [difference.dgd_name for difference in found.differences] == ["p3"]
+    assert len(found.faults) == 2
+
+
 async def test_what_differs_at_each_look_and_never_stands_still_is_no_disagreement(pair: Pair) -> None:
     async def change_all_the_time() -> None:
         for number in range(10_000):

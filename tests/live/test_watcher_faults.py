@@ -197,7 +197,7 @@ def test_of_two_namespaces_one_without_a_role_takes_nothing_from_the_other(
     replica = make_watching(hub=cluster, lease=1.0, heartbeat=0.3, flags=namespaces).start(sign="/healthz")
     many(traffic, [replica], names, interval=0.3)
     words = ("list endpointslices.discovery.k8s.io in n2", "(403)", "bind a Role in namespace n2")
-    await_sign(lambda: warnings(replica, "a watcher fails", "hub/n2: ", *words), 4, "the missing Role is named")
+    await_sign(lambda: warnings(replica, "a watcher fails: hub: ", *words), 4, "the missing Role is named")
     await_sign(lambda: replica.says("/readyz", 200), 4, "ready after one lease")
     await_sign(lambda: replica.pools().names == ["c1/n1/p1", "c1/n1/p2"], 2, "the pools of the other are listed")
     assert not replica.pools().complete
