@@ -21,6 +21,10 @@ PICTURES = PROJECT / "build" / "page"
 """Screenshots, to be looked at after a change of the page; git ignores this folder."""
 
 
+PATIENT = ("--store-timeout-ms", "10000")
+"""For replicas that have to be complete from the start, also where the machine is so busy that Redis is slow."""
+
+
 class Visit:
     """A page that was opened, with all that it asked for and all that went wrong in it."""
 
@@ -118,7 +122,7 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
         server = RedisServer("redis", directory / "redis")
         stack.callback(server.close)
         server.start().cli("SET", "{discovery}:epoch", "in-use-before")
-        replica = Replica(directory, redis_url=server.url, lease=120, heartbeat=30)
+        replica = Replica(directory, redis_url=server.url, lease=120, heartbeat=30, flags=PATIENT)
         stack.callback(replica.close)
         replica.start()
         await_sign(lambda: replica.pools().complete, 10, "complete")

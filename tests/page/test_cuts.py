@@ -12,7 +12,7 @@ from tests.live.conftest import MakeReplica
 from tests.live.redis_server import RedisServer
 from tests.live.replica import Replica
 from tests.live.tcp_proxy import TcpProxy
-from tests.page.conftest import MakeVisit, Visit
+from tests.page.conftest import PATIENT, MakeVisit, Visit
 from tests.page.reverse_proxy import ReverseProxy
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(90)]
@@ -31,7 +31,7 @@ def test_a_cut_stream_is_said_and_comes_back_by_itself(
     make_replica: MakeReplica, debian_redis: RedisServer, visit: MakeVisit
 ) -> None:
     debian_redis.cli("SET", "{discovery}:epoch", "in-use-before")
-    replica = make_replica(redis_url=debian_redis.url, lease=120, heartbeat=30).start()
+    replica = make_replica(redis_url=debian_redis.url, lease=120, heartbeat=30, flags=PATIENT).start()
     replica.register("c1/n1/p1")
     proxy = TcpProxy(replica.port)
     try:

@@ -12,7 +12,7 @@ from tests.live.conftest import MakeReplica
 from tests.live.redis_server import RedisServer
 from tests.live.replica import Replica
 from tests.live.signs import await_sign
-from tests.page.conftest import MakeVisit
+from tests.page.conftest import PATIENT, MakeVisit
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(90)]
 
@@ -31,7 +31,7 @@ def test_pools_of_one_side_come_first_and_are_explained_as_doctor_does(
     debian_redis.cli("SET", "{discovery}:epoch", "in-use-before")
     with Cluster() as cluster:
         flags = watching(tmp_path_factory.mktemp("kube"), hub=cluster)
-        replica = make_replica(redis_url=debian_redis.url, lease=60, heartbeat=5, flags=flags).start()
+        replica = make_replica(redis_url=debian_redis.url, lease=60, heartbeat=5, flags=(*flags, *PATIENT)).start()
         cluster.pool(LISTED)
         cluster.relays("us-east-1/prod/llama", "10.1.0.2")
         cluster.relays("eu-west-1/prod/qwen", "10.1.0.3")
