@@ -33,7 +33,7 @@ SHARED_BYTES = 16_384
 """From here on the body of a chunk is written as it is, between what frames it."""
 
 TURN_BYTES = 4 << 20
-"""How much of a body in pieces is written in one turn of the loop: about a millisecond. With less a megabyte is dearer."""
+"""How much of a body in pieces is written in one turn of the loop, in about a millisecond; less would cost more."""
 
 LAST_CHUNK = b"0\r\n\r\n"
 

@@ -349,13 +349,18 @@ class Replica:
         self._ends.store_answers(True)
         if lasted is not None and failing_since is not None:
             refused_secs = self._refused_at - failing_since
-            lasted = max(silent_secs, refused_secs if refused_secs >= 0 else lasted)
-            text = "the store answers again after %.1f s; lease ends are held for %g s"
-            secs = self._lease_secs
-            event(log, logging.WARNING, "store.recovered", text, lasted, secs, lasted_secs=round(lasted, 3))
-            if lasted >= self._long_outage_secs:
-                self._settle(now, f"an outage of {lasted:.1f} s, in which live leases may have ended")
+            self._recovered(now, max(silent_secs, refused_secs if refused_secs >= 0 else lasted), now - failing_since)
         return True
+
+    def _recovered(self, now: float, lasted: float, seen_secs: float) -> None:
+        """The end of an outage; a replica that started in one does not know how long it lasted, but what it saw."""
+        known = lasted < float("inf")
+        secs = lasted if known else seen_secs
+        shown = f"{secs:.1f} s" if known else f"more than {secs:.1f} s"
+        text = "the store answers again after %s; lease ends are held for %g s"
+        event(log, logging.WARNING, "store.recovered", text, shown, self._lease_secs, lasted_secs=round(secs, 3))
+        if lasted >= self._long_outage_secs:
+            self._settle(now, f"an outage of {shown}, in which live leases may have ended")
 
     def _settle(self, now: float, reason: str) -> None:
         self._holds.lost(now, reason)

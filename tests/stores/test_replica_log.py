@@ -23,10 +23,16 @@ BEAT = Heartbeat(KEY, registrations.encode(registrations.canonical(Registration(
 
 
 class Troubled(View):
-    """A store whose writes may hang until their deadline, and whose subscription may break again and again."""
+    """A store that may be away, whose writes may hang, and whose subscription may break again and again."""
 
     hanging = False
     breaking = False
+    away = False
+
+    async def list_all(self) -> Listed:
+        if self.away:
+            raise Unavailable("nobody answers")
+        return await super().list_all()
 
     async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
         if not self.hanging:
@@ -54,7 +60,7 @@ def loop() -> Iterator[VirtualTimeLoop]:
 class Troubles:
     """One replica on a server in use, with heartbeats ten times a second."""
 
-    def __init__(self, loop: VirtualTimeLoop) -> None:
+    def __init__(self, loop: VirtualTimeLoop, away_secs: float = 0.0) -> None:
         self.loop = loop
         self.server = SharedServer(LEASE, loop.time)
         self.server.epoch()
@@ -70,7 +76,10 @@ class Troubles:
             on_change=lambda *_: None,
             clock=loop.time,
         )
+        self.store.away = away_secs > 0
         loop.create_task(self.replica.run())
+        loop.pass_time(away_secs)
+        self.store.away = False
         loop.pass_time(1)
         for number in range(20):
             loop.create_task(self._beat(number / 10))
@@ -132,3 +141,13 @@ def test_a_subscription_that_breaks_again_and_again_is_told_once_in_a_lease_and_
     troubles.loop.pass_time(LEASE - 0.5)
     assert said(caplog, "reading the store again") == 1
     assert troubles.counters.values()["relists_feed"] >= 4
+
+
+def test_a_replica_that_starts_while_the_store_is_away_says_what_it_saw_of_that(
+    loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    Troubles(loop, away_secs=LEASE)
+    assert said(caplog, "the store answers again after more than") == 1
+    assert said(caplog, "an outage of more than") == 1
+    assert said(caplog, " inf ") == 0
