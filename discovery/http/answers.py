@@ -53,7 +53,13 @@ async def answer_by_and_by(send: Send, status: int, headers: Headers, pieces: It
 
 
 async def answer_as_is(send: Send, status: int, headers: Headers, body: bytes = b"") -> None:
-    """One whole answer whose headers are what they have to be: ready ones, or those of an answer without a body."""
+    """One whole answer whose headers are what they have to be: ready ones, or those of an answer without a body.
+
+    This server's exchanges take it in one call, where nothing stands between them and the route.
+    """
+    answer_now = getattr(getattr(send, "__self__", None), "answer_now", None)
+    if answer_now is not None and answer_now(status, headers, body):
+        return
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

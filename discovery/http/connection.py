@@ -375,14 +375,12 @@ class Connection(HttpToolsProtocol):
         return self.shared.exchange(scope, bytes(body), self, keep_alive=keep_alive)
 
     def _begin(self, exchange: Exchange) -> None:
-        """Let the app answer the running request: at once, or in a task where it has to wait for something."""
+        """Let the app answer the running request: at once, or when what it has to wait for is there."""
         if self.shared.draining or self.surplus:
             exchange.keep_alive = False
         rest = begin(exchange, self.app, self)
         if rest is not None:
-            task = self.loop.create_task(rest)
-            task.add_done_callback(self.tasks.discard)
-            self.tasks.add(task)
+            rest.go_on(self.loop, self.tasks)  # type: ignore[arg-type]
 
     def _reason_to_refuse_head(self) -> Refusal | None:
         version = self.parser.get_http_version()

@@ -5,7 +5,7 @@ arrives nor what waits behind it on the connection.
 
 The app takes its first step at once, in the turn of the loop that brought the request: most answers end in it, and only
 the others cost a task. In that step there is no current task: what needs one, as ``asyncio.timeout`` does, has to wait
-for something before.
+for something before. A future that has ``needs_no_task`` is followed by a second such step.
 """
 
 import asyncio
@@ -120,6 +120,22 @@ class Exchange:
                 self._heard = asyncio.Event()
             await self._heard.wait()
         return {"type": "http.disconnect"}
+
+    def take_body(self) -> bytes | None:
+        """The body as ``receive`` would give it; None where that has to be asked."""
+        if self.disconnected or self.response_complete:
+            return None
+        self.flow.resume_reading()
+        body, self._body = self._body, None
+        return body
+
+    def answer_now(self, status: int, headers: Iterable[Field], body: bytes) -> bool:
+        """Write a whole answer; false, and nothing is written, where it has to go through ``send``."""
+        if self.flow.write_paused or self.disconnected or self.response_started:
+            return False
+        self._begin(status, headers)
+        self._write(body, more=False)
+        return True
 
     async def send(self, message: Any) -> None:
         """Write a part of the answer when the peer has room for it; nothing once it has left."""
@@ -290,9 +306,34 @@ class Begun(Coroutine[Any, None, None]):
     def __await__(self) -> Any:
         raise TypeError("it is for a task alone")
 
+    def go_on(self, loop: asyncio.AbstractEventLoop, running: "set[asyncio.Future[Any]]") -> None:
+        """Go on when what it waits for is there; until its end ``running`` has what can be awaited, or cancelled."""
+        waits_for: Any = self._waits_for and self._waits_for[0]
+        if getattr(waits_for, "needs_no_task", False):
+            waits_for._asyncio_future_blocking = False  # as a task does that begins to wait
+            running.add(waits_for)
+            waits_for.add_done_callback(lambda done: self._take_second_step(done, loop, running))
+        else:
+            task = loop.create_task(self)
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+    def _take_second_step(
+        self, done: "asyncio.Future[Any]", loop: asyncio.AbstractEventLoop, running: "set[asyncio.Future[Any]]"
+    ) -> None:
+        running.discard(done)
+        try:
+            waits_for = self._coroutine.send(None)
+        except (StopIteration, asyncio.CancelledError):
+            return
+        self._waits_for = (waits_for,)
+        task = loop.create_task(self)
+        running.add(task)
+        task.add_done_callback(running.discard)
+
 
 def begin(exchange: Exchange, app: App, owner: Owner) -> Begun | None:
-    """Let the app take its first step; what is left of it needs a task."""
+    """Let the app take its first step; what is left of it has to go on."""
     if owner.shared.on_finished:
         exchange.begun_at = time.perf_counter()
     running = _run(exchange, app, owner)

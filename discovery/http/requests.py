@@ -137,11 +137,10 @@ def no_filter(query: bytes) -> tuple[Filter, Callable[[Any], bool]]:
 
 async def whole_body(receive: Receive, limit: int) -> bytes | None:
     """The whole body; None where the client left before its end."""
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        chunks = [body]
-    else:
+    take_body = getattr(getattr(receive, "__self__", None), "take_body", None)  # as ``answer_as_is``
+    body: bytes | None = take_body() if take_body is not None else None
+    if body is None:
+        message = await receive()
         chunks = []
         size = 0
         while message["type"] == "http.request":

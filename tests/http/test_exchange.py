@@ -303,6 +303,38 @@ class TestTheAnswerOnTheWire:
         assert owner.transport.calls[2:] == [b"0\r\n\r\n"]
 
 
+class TestAWholeAnswerInOneCall:
+    def test_it_is_the_same_as_in_two_messages(self) -> None:
+        by_messages, at_once = Owner(), Owner()
+        send(by_messages.exchange("POST", b"asked"), start(200, length(1)), part(b"x"))
+        exchange = at_once.exchange("POST", b"asked")
+        assert exchange.take_body() == b"asked"
+        assert exchange.take_body() is None
+        assert exchange.answer_now(200, [length(1)], b"x")
+        assert at_once.transport.calls == by_messages.transport.calls
+        assert (exchange.response_complete, at_once.completed) == (True, 1)
+
+    @pytest.mark.parametrize("hindrance", ["lags", "left", "begun"])
+    def test_it_is_left_to_messages_where_it_cannot_be_written_at_once(self, hindrance: str) -> None:
+        owner = Owner()
+        exchange = owner.exchange("POST", b"asked")
+        if hindrance == "lags":
+            owner.flow.pause_writing()
+        elif hindrance == "left":
+            exchange.disconnect()
+            assert exchange.take_body() is None
+        else:
+            send(exchange, start(200, length(2)), part(b"x", more=True))
+        written = list(owner.transport.calls)
+        assert not exchange.answer_now(200, [length(1)], b"x")
+        assert owner.transport.calls == written
+        assert not exchange.response_complete
+
+
+class Untasked(asyncio.Future[Any]):
+    needs_no_task = True
+
+
 class TestTheAppsFirstStep:
     def test_an_app_that_waits_for_nothing_needs_no_task(self) -> None:
         async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -396,6 +428,73 @@ class TestTheAppsFirstStep:
 
         asyncio.run(run())
         assert seen == ["second"]
+
+    def test_an_app_goes_on_without_a_task_only_where_what_it_waits_for_needs_none(self) -> None:
+        seen: list[tuple[str, bool]] = []
+
+        async def run() -> None:
+            loop = asyncio.get_running_loop()
+            running: set[asyncio.Future[Any]] = set()
+            first, second = Untasked(), Untasked()
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                for wait in (first, second):
+                    seen.append((await wait, asyncio.current_task() is None))
+                async with asyncio.timeout(5):
+                    await asyncio.sleep(0)
+                await send(start(200, length(4)))
+                await send(part(b"said"))
+
+            owner = Owner()
+            exchange = owner.exchange("POST", b"asked")
+            rest = begin(exchange, app, owner)
+            assert rest is not None
+            rest.go_on(loop, running)
+            assert running == {first}
+            first.set_result("first")
+            await asyncio.sleep(0)
+            assert len(running) == 1
+            assert running.isdisjoint({first})
+            second.set_result("second")
+            await asyncio.wait(running)
+            await asyncio.sleep(0)
+            assert running == set()
+            assert owner.transport.calls[0].endswith(b"said")
+
+        asyncio.run(run())
+        assert seen == [("first", True), ("second", False)]
+
+    @pytest.mark.parametrize("kind", ["cancelled", "failed"])
+    def test_what_goes_on_without_a_task_hears_that_its_wait_was_in_vain(self, kind: str) -> None:
+        seen: list[str] = []
+
+        async def run() -> None:
+            running: set[asyncio.Future[Any]] = set()
+            answer = Untasked()
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                try:
+                    await answer
+                except BaseException as error:
+                    seen.append(type(error).__name__)
+                    raise
+
+            owner = Owner()
+            rest = begin(owner.exchange("POST"), app, owner)
+            assert rest is not None
+            rest.go_on(asyncio.get_running_loop(), running)
+            if kind == "cancelled":
+                for one in running:
+                    one.cancel()
+            else:
+                answer.set_exception(OSError("no answer"))
+            await asyncio.wait(running)
+            assert running == set()
+            assert owner.aborted == (kind == "cancelled")
+            assert kind == "cancelled" or b" 500 " in owner.transport.calls[0]
+
+        asyncio.run(run())
+        assert seen == ["CancelledError" if kind == "cancelled" else "OSError"]
 
     def test_an_app_that_gives_up_at_once_has_its_peer_reset_and_nobody_else(self) -> None:
         async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -65,6 +65,13 @@ def pack(*parts: bytes | str | int) -> bytes:
     return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in encoded)
 
 
+class Answers(asyncio.Future[list[Any]]):
+    """The answers to one call. Whoever waits for them does little then, and needs no task for it: see ``exchange``."""
+
+    __slots__ = ()
+    needs_no_task = True
+
+
 class _Call:
     __slots__ = ("deadline", "expected", "future", "replies")
 
@@ -114,7 +121,7 @@ class Link(asyncio.Protocol):
         A server that does not answer in ``timeout_secs`` is given up with the connection; a ``deadline`` before that
         ends this call alone.
         """
-        future: asyncio.Future[list[Any]] = self.loop.create_future()
+        future = Answers(loop=self.loop)
         if self.closed.done():
             future.set_exception(Broken(self.closed.result()))
             return future
