@@ -146,7 +146,7 @@ class Selection(Generic[Entry]):
     def flush(self, frames_of: Round[Entry]) -> None:
         """Tell streams and waiting readers of everything since the last time, as one published snapshot."""
         frames = list(self._frames(frames_of))
-        self._changes.clear()
+        told, self._changes = self._changes, {}
         self._changed = False
         self._published_complete = self.complete
         if frames:
@@ -158,6 +158,7 @@ class Selection(Generic[Entry]):
             if not future.done():
                 future.set_result(None)
         self._waiting.clear()
+        told.clear()  # last: what thousands of changes hold takes a while to be given back
 
     def since(self, token: str | None) -> list[Step] | None:
         """See ``Journal``."""

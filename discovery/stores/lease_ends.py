@@ -114,7 +114,12 @@ class LeaseEnds:
 
     async def _ask_all(self, keys: list[PoolKey]) -> list[_Answer]:
         batches = _batches(keys)
-        answers = await asyncio.gather(*map(self._ask, batches))
+        asking = []
+        async with asyncio.TaskGroup() as tasks:
+            for batch in batches:
+                asking.append(tasks.create_task(self._ask(batch)))
+                await asyncio.sleep(0)  # the store works at the first ones while the next ones are put together
+        answers = [asked.result() for asked in asking]
         for batch, answer in zip(batches, answers, strict=True):
             if answer is None:
                 self._ask_again(batch)
