@@ -12,7 +12,7 @@ from tests.charts import promtool
 from tests.charts.rendered import Chart
 from tests.charts.scraped import MINUTES, POOLS, STEP, Scraped
 
-pytestmark = pytest.mark.timeout(120)  # promtool works through hours, on a machine that may be busy
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]  # promtool works through hours, on a machine that may be busy
 
 VALUES: dict[str, Any] = {
     "replicaCount": 3,

@@ -23,6 +23,8 @@ from tests.image.building import Building
 from tests.image.dockerfile import Ignored, PurePosixPath, Step, expanded, steps
 from tests.live.signs import await_sign, free_port
 
+pytestmark = pytest.mark.live
+
 DOCKERFILE = PROJECT / "Dockerfile"
 
 

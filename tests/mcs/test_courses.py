@@ -222,8 +222,8 @@ def test_a_warning_comes_again_only_after_its_service_was_seen_without_the_fault
         now = {(one.cause, one.namespace, one.service, one.text) for one in touched.warnings}
         assert len(now) == len(touched.warnings)
         assert step(slices, there, "relist", list(there.values())).warnings == ()
-        refused = {one.service for one in slices.refused()}
-        said = {one for one in said if one[0] != "no_source_cluster" or one[2] in refused}
+        refused = {(one.namespace, one.service) for one in slices.refused()}
+        said = {one for one in said if one[0] != "no_source_cluster" or one[1:3] in refused}
         assert not {one for one in now & said if one[0] == "no_source_cluster"}
         said |= now
 
