@@ -92,10 +92,12 @@ def test_f16_f17_a_failover_that_loses_every_renewal_costs_no_pool_and_moves_all
     logged = {replica.name: len(replica.log.splitlines()) for replica in (a, b)}
     pollers = [Poller(traffic, [replica], every=0.02) for replica in (a, b)]
 
+    revision = "{discovery}:revision"
+    await_sign(lambda: new.cli("GET", revision) == old.cli("GET", revision), 5, "all was replicated")
     new.cli("REPLICAOF", "NO", "ONE")
     await_sign(lambda: not new.cli("KEYS", "{discovery}:pool:*"), LEASE + 2, "no lease lives on the new master")
     assert new.cli("GET", EPOCH) == old.cli("GET", EPOCH)
-    assert new.cli("GET", "{discovery}:revision") == old.cli("GET", "{discovery}:revision")
+    assert new.cli("GET", revision) == old.cli("GET", revision)
     for proxy in paths:
         proxy.target_port = new.port
         if quiet:
