@@ -24,6 +24,7 @@ REFUSALS = ("not_json", "bad_request", "too_large", "wrong_type", "invalid", "un
     "fault",
 )
 STORE_CALLS = ("put", "delete", "list", "remaining", "settle", "check")
+AWS_CALLS = ("query", "put", "delete")
 ERROR_KINDS = ("source", "writes", "item")
 RELISTS = ("gap", "feed", "loss", "moved", "silence", "fault", "ended", "unavailable")
 SLICE_RELISTS = ("expired", "fruitless", "ended", "unavailable")
@@ -51,6 +52,7 @@ class Counters(Readings):
         super().__init__()
         self._count_registrations()
         self._count_store()
+        self._count_dynamodb()
         self._count_watchers()
         self._count_http()
         self.registry = CollectorRegistry()
@@ -73,7 +75,7 @@ class Counters(Readings):
         self.leases_expired = Tally("leases_expired", "Pools that left because their lease was over.")
         self.near_misses = Tally(
             "lease_near_misses",
-            "Leases found with less left than a pool's that lost one heartbeat, whenever Redis was asked about leases.",
+            "Leases found with less left than a pool's that lost one heartbeat, whenever the store told of leases.",
         )
         self.mass_losses = Tally("mass_losses", "Holds begun because most pools of all clusters ended at once.")
         self.alternating_registrations = Tally(
@@ -114,6 +116,17 @@ class Counters(Readings):
         )
         self.announcements_refused = Tally(
             "announcements_refused", "Announcements and subscriptions that the store refused; writes were taken."
+        )
+
+    def _count_dynamodb(self) -> None:
+        self.dynamodb_read_units = Tally(
+            "dynamodb_read_units", "Read capacity units that DynamoDB counted for this replica's reads."
+        )
+        self.dynamodb_write_units = Tally(
+            "dynamodb_write_units", "Write capacity units that DynamoDB counted for this replica's writes."
+        )
+        self.dynamodb_throttled = Tally(
+            "dynamodb_throttled", "Answers of DynamoDB that said to slow down, by call.", call=AWS_CALLS
         )
 
     def _count_watchers(self) -> None:
