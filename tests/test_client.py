@@ -437,6 +437,74 @@ async def test_each_change_is_given_and_none_between_start_and_iteration_is_miss
     assert given_lists == [["a"], ["a", "b", "c"], ["b", "c"]]
 
 
+async def test_changed_loses_nothing_that_came_between_two_calls(service: FakeService) -> None:
+    async with following(service.url) as pools:
+        await until(lambda: service.streams)
+        assert shown(pools) == []
+        await service.put(listing("a"))
+        await until(lambda: pools.version == 2)
+        assert await asyncio.wait_for(pools.changed(), 5)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pools.changed(), 0.05)
+        await service.put(listing("b"))
+        await until(lambda: pools.version == 3)
+        assert shown(pools) == ["a", "b"]
+        with pytest.raises(TimeoutError):  # which it has looked at
+            await asyncio.wait_for(pools.changed(), 0.05)
+        waiting = asyncio.create_task(pools.changed())
+        await service.put(listing("c"))
+        assert await asyncio.wait_for(waiting, 5)
+
+
+async def test_each_task_is_told_of_each_change_once(service: FakeService) -> None:
+    counts = [0, 0]
+
+    async def count(pools: Pools, number: int) -> None:
+        while await pools.changed():
+            counts[number] += 1
+
+    async with following(service.url) as pools:
+        await until(lambda: service.streams)
+        await service.put(listing("a"))
+        await until(lambda: shown(pools))
+        counting = [asyncio.create_task(count(pools, number)) for number in (0, 1)]
+        await until(lambda: counts == [1, 1])
+        await service.put(listing("b"))
+        await until(lambda: counts == [2, 2])
+        assert shown(pools) == ["a", "b"]
+    await asyncio.wait_for(asyncio.gather(*counting), 5)
+    assert counts == [2, 2]
+    assert not await pools.changed()
+
+
+async def test_the_list_is_read_from_another_thread(service: FakeService) -> None:
+    service.set(listing("a"))
+    async with following(service.url) as pools:
+        assert await asyncio.to_thread(shown, pools) == ["a"]
+
+
+async def test_outside_its_block_following_says_so(service: FakeService) -> None:
+    async with Client(service.url) as client:
+        pools = client.follow()
+        for use in (lambda: pools.snapshot, pools.changed):
+            with pytest.raises(RuntimeError, match="begins with its block"):
+                use()
+        async with pools:
+            with pytest.raises(RuntimeError, match="entered once"):
+                await pools.__aenter__()
+
+
+async def test_the_pools_of_a_model_are_found(service: FakeService) -> None:
+    service.set(listing("a"), listing("b", model="other"), listing("c"))
+    async with following(service.url) as pools:
+        assert [found.dgd_name for found in pools.snapshot.pools_for("m")] == ["a", "c"]
+        assert pools.snapshot.pools_for("none") == ()
+        assert pools.snapshot.pools_for("m") is pools.snapshot.pools_for("m")
+        await service.drop("a")
+        await until(lambda: shown(pools) == ["b", "c"])
+        assert [found.dgd_name for found in pools.snapshot.pools_for("m")] == ["c"]
+
+
 async def test_iteration_ends_with_the_block(service: FakeService) -> None:
     async def count(pools: Pools) -> int:
         return len([snapshot async for snapshot in pools])

@@ -8,20 +8,17 @@ import asyncio
 import logging
 import math
 import random
-import time
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import msgspec
 
 from discovery.backoff import Backoff
 from discovery.client.answers import NoAnswer, one_line
+from discovery.client.reach import Reach
 from discovery.client.service import Request, path_of, target
 from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
 from discovery.logs import Fields, event
 from discovery.model import Accepted, PoolKey, Registration
-
-if TYPE_CHECKING:
-    from discovery.client.transport import Connections
 
 POST_SECS = 5.0
 DELETE_SECS = 3.0
@@ -44,11 +41,11 @@ class Heartbeat:
     unless ``keep_on_exit`` leaves it to its other relays. It never deregisters another ``instance_id`` than its own.
     """
 
-    def __init__(self, connections: "Connections", registration: Registration, *, keep_on_exit: bool = False) -> None:
+    def __init__(self, reach: Reach, registration: Registration, *, keep_on_exit: bool = False) -> None:
         self.registration = registration
         self.accepted: Accepted | None = None
         self.trouble: DiscoveryError | None = None
-        self._connections = connections
+        self._reach = reach
         self._keep_on_exit = keep_on_exit
         self._may_be_stored: set[str | None] = set()  # instance_id of what was sent and not replaced for certain
         self._failing_since: float | None = None
@@ -97,19 +94,19 @@ class Heartbeat:
 
     async def _pause(self, until: float) -> None:
         try:
-            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+            async with asyncio.timeout(max(0.0, until - _now())):
                 await self._hurry.wait()
         except TimeoutError:
             pass
 
     async def _attempt(self) -> float:
         """One attempt per base URL; answers when the next one is due."""
-        started = time.monotonic()
+        started = _now()
         try:
             self._succeeded(await self._post())
         except Unavailable as error:
             self._failed(error)
-            return time.monotonic() + self._wait_after(error)
+            return _now() + self._wait_after(error)
         except DiscoveryError as error:
             self._failed(error)
         except Exception as error:  # the task must outlive whatever one answer brings
@@ -123,7 +120,7 @@ class Heartbeat:
         before = self._may_be_stored
         self._may_be_stored = before | {sent.instance_id}
         try:
-            answer = await self._connections.request(request, deadline_secs=self._deadline_secs())
+            answer = await self._reach.request(request, deadline_secs=self._deadline_secs())
         except (Rejected, NoAnswer) as error:
             if isinstance(error, Rejected) or not error.reached:
                 self._may_be_stored = before
@@ -137,7 +134,7 @@ class Heartbeat:
 
     def _succeeded(self, accepted: Accepted) -> None:
         before, self.accepted, self.trouble = self.accepted, accepted, None
-        key, lease, now = self.registration.key, accepted.lease_duration_secs, time.monotonic()
+        key, lease, now = self.registration.key, accepted.lease_duration_secs, _now()
         if before is None:
             text = "registered %s: lease %g s, heartbeat every %g s"
             interval = self._nominal_interval()
@@ -163,7 +160,7 @@ class Heartbeat:
             self._settled.set_exception(error)
             self._settled.exception()  # nobody has to ask for it
         if self._failing_since is None:
-            self._failing_since = time.monotonic()
+            self._failing_since = _now()
         if first or other_kind:
             faults = error.faults if isinstance(error, Rejected) else ()
             text = "; ".join([str(error), *(f"{fault.path}: {fault.message}" for fault in faults)])
@@ -174,7 +171,7 @@ class Heartbeat:
     def _where(self) -> str:
         if self.accepted is None:
             return str(self.registration.key)
-        left = self._confirmed_at + self.accepted.lease_duration_secs - time.monotonic()
+        left = self._confirmed_at + self.accepted.lease_duration_secs - _now()
         return f"{self.registration.key} (its lease ends in {max(0.0, left):.0f} s)"
 
     def _nominal_interval(self) -> float:
@@ -205,7 +202,7 @@ class Heartbeat:
             if self._may_be_stored and not self._keep_on_exit:
                 await self._deregister()
         finally:
-            await self._connections.close()
+            await self._reach.close()
 
     async def _end_task(self) -> None:
         task = self._task
@@ -234,7 +231,7 @@ class Heartbeat:
         while self._may_be_stored:
             instance_id = next(iter(self._may_be_stored))
             try:
-                await delete(self._connections, self.registration.key, instance_id)
+                await delete(self._reach, self.registration.key, instance_id)
                 self._may_be_stored.discard(instance_id)
             except Unavailable as error:
                 self.trouble = error
@@ -242,8 +239,12 @@ class Heartbeat:
                 await asyncio.sleep(max(asked, backoff.next()))
 
 
-async def delete(connections: "Connections", key: PoolKey, instance_id: str | None) -> None:
-    """Ask for a pool's removal, of whatever instance or of one alone; raises as ``Connections.request``."""
+async def delete(reach: Reach, key: PoolKey, instance_id: str | None) -> None:
+    """Ask for a pool's removal, of whatever instance or of one alone; raises as ``Reach.request``."""
     query = [("instance_id", instance_id)] if instance_id is not None else []
     request = Request("DELETE", target(path_of("pools", *key), query))
-    await connections.request(request, deadline_secs=DELETE_SECS)
+    await reach.request(request, deadline_secs=DELETE_SECS)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

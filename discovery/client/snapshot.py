@@ -6,12 +6,25 @@ final either way; a pool that incomplete lists have not shown for five minutes i
 """
 
 from collections.abc import Iterable
+from functools import cached_property
 
 import msgspec
 
 from discovery.model import Capacity, Listing, Location, PoolKey, Router
 
 UNSEEN_SECS = 300.0
+
+
+class Listings(tuple[Listing, ...]):
+    """Pools, found by their model without looking at each: who routes asks for every request."""
+
+    @cached_property
+    def by_model(self) -> dict[str, tuple[Listing, ...]]:
+        """The pools of each model, in their order; made when first asked for."""
+        found: dict[str, list[Listing]] = {}
+        for listing in self:
+            found.setdefault(listing.model, []).append(listing)
+        return {model: tuple(listings) for model, listings in found.items()}
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -25,6 +38,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     pools: tuple[Listing, ...]
     etag: str | None
     age: float
+
+    def pools_for(self, model: str) -> tuple[Listing, ...]:
+        """The pools that serve ``model``, sorted by key; empty where none does. Cheap enough for every request."""
+        pools = self.pools if isinstance(self.pools, Listings) else Listings(self.pools)
+        return pools.by_model.get(model, ())
 
 
 class RouterSnapshot(msgspec.Struct, frozen=True):
@@ -86,7 +104,7 @@ def read_pools(body: bytes | str, etag: str | None) -> Snapshot:
     """The body of ``GET /pools``; raises ``ValueError`` where it is none."""
     served = _decode_pools(body)
     pools = sorted((pool.listing() for pool in served.pools), key=lambda pool: pool.key)
-    return Snapshot(served.complete, tuple(pools), etag, 0.0)
+    return Snapshot(served.complete, Listings(pools), etag, 0.0)
 
 
 def read_routers(body: bytes, etag: str | None) -> RouterSnapshot:
@@ -103,7 +121,7 @@ class Assembly:
         self.complete = False
         self._pools: dict[PoolKey, Listing] = {}
         self._unseen_since: dict[PoolKey, float] = {}
-        self._ordered: tuple[Listing, ...] | None = ()
+        self._ordered: Listings | None = Listings()
 
     def __len__(self) -> int:
         return len(self._pools)
@@ -112,7 +130,7 @@ class Assembly:
     def pools(self) -> tuple[Listing, ...]:
         """Every pool, sorted by key; the tuple is made once per change, and only when it is read."""
         if self._ordered is None:
-            self._ordered = tuple(self._pools[key] for key in sorted(self._pools))
+            self._ordered = Listings(self._pools[key] for key in sorted(self._pools))
         return self._ordered
 
     @property
