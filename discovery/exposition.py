@@ -117,7 +117,7 @@ def _show_lists(parts: Parts, counters: Counters) -> None:
 
 def _show_store(parts: Parts, counters: Counters) -> None:
     counters.store_up.read_by(lambda: parts.replica.listed and parts.replica.failing() is None)
-    counters.store_revision.read_by(lambda: _number(parts.store.describe()["revision"]))
+    counters.store_revision.read_by(lambda: _number(parts.store.describe().get("revision")))
 
 
 def _number(value: object) -> float | None:

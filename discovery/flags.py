@@ -72,7 +72,6 @@ class Flag(msgspec.Struct, frozen=True):
     positional: bool = False
     default: str = ""
     field: str = ""
-    built: bool = True
 
     @property
     def name(self) -> str:
@@ -158,7 +157,7 @@ class Text(msgspec.Struct, frozen=True):
 # ---- from declarations to flags
 
 
-def declared(struct: type[msgspec.Struct], *, built: bool = True) -> tuple[Flag, ...]:
+def declared(struct: type[msgspec.Struct]) -> tuple[Flag, ...]:
     """The flags that the fields of a settings struct declare, in order."""
     defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
     found = []
@@ -166,7 +165,7 @@ def declared(struct: type[msgspec.Struct], *, built: bool = True) -> tuple[Flag,
         for flag in getattr(annotation, "__metadata__", ()):
             if isinstance(flag, Flag):
                 default = flag.default or _default_text(defaults[name])
-                found.append(msgspec.structs.replace(flag, field=name, default=default, built=built))
+                found.append(msgspec.structs.replace(flag, field=name, default=default))
     return tuple(found)
 
 

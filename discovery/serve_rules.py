@@ -2,11 +2,10 @@
 
 From checked single values to ``ServeSettings``, or ``Misconfigured`` with one line that names the flag or variable.
 Beside them the few rules of the commands that ask a service. Called by ``settings``; must not know the environment.
-What is not built yet is refused last, so that a wrong use is told today and not when the feature comes.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any
@@ -15,7 +14,7 @@ from discovery import addresses
 from discovery.addresses import RedisUrl
 from discovery.errors import Misconfigured
 from discovery.flags import Flag, Given, refuse_foreign
-from discovery.serve_settings import Secs, ServeSettings
+from discovery.serve_settings import Secs, ServeSettings, region, region_of_table
 
 _DEFAULT = ServeSettings()
 
@@ -30,10 +29,21 @@ REDIS_FILES = (
 )
 
 
+SHORT_DYNAMODB_LEASE_SECS = 5
+SHORT_DYNAMODB_TIMEOUT_MS = 500
+
+
 def serve_settings(
-    flags: Sequence[Flag], read: Mapping[str, Any], found: Mapping[str, Given], warnings: tuple[str, ...]
+    flags: Sequence[Flag],
+    read: Mapping[str, Any],
+    found: Mapping[str, Given],
+    warnings: tuple[str, ...],
+    aws_region: str = "",
 ) -> ServeSettings:
-    """The settings that follow from single values ``read``; ``found`` says where each came from."""
+    """The settings that follow from single values ``read``; ``found`` says where each came from.
+
+    ``aws_region`` is what the variable ``AWS_REGION`` says, which belongs to no flag.
+    """
     storage, reason = _choose_storage(read, found)
     mode = read.get("pool_discovery", _DEFAULT.pool_discovery)
     refuse_foreign(flags, found, {"pool_discovery": mode, "registration_storage": storage})
@@ -43,10 +53,10 @@ def serve_settings(
     _check_watched(read, found)
     _check_redis(read, found, storage)
     _check_files(read, found, ("auth_tokens_path",))
-    _refuse_later_values(read, found)
-    refuse_later(flags, found)
-    fields = {name: value for name, value in read.items() if name in ServeSettings.__struct_fields__}
-    fields |= {"registration_storage": storage, "registration_storage_reason": reason}
+    fields = dict(read) | {"registration_storage": storage, "registration_storage_reason": reason}
+    if storage == "dynamodb":
+        fields["dynamodb_region"] = _dynamodb_region(read, found, aws_region)
+        warnings = (*_dynamodb_warnings(read), *warnings)
     return ServeSettings(**fields, warnings=(*_time_warnings(read), *warnings))
 
 
@@ -190,6 +200,39 @@ def _check_sentinel(found: Mapping[str, Given], url: RedisUrl) -> None:
         )
 
 
+def _dynamodb_region(read: Mapping[str, Any], found: Mapping[str, Given], aws_region: str) -> str | None:
+    """The table's region as it is given; None where the AWS configuration has to say it. Needs the table, too."""
+    if "dynamodb_table" not in read:
+        raise Misconfigured(f"{found['registration_storage'].source} dynamodb needs --dynamodb-table")
+    given, of_table = read.get("dynamodb_region"), region_of_table(read["dynamodb_table"])
+    if given and of_table and given != of_table:
+        raise Misconfigured(
+            f"{found['dynamodb_table'].source} has an ARN of {of_table}, and {found['dynamodb_region'].source} is "
+            f"{given}: a table is in its own region"
+        )
+    if given or of_table or not aws_region:
+        return given or of_table
+    try:
+        return region(aws_region)
+    except ValueError as error:
+        raise Misconfigured(f"AWS_REGION {error}") from None
+
+
+def _dynamodb_warnings(read: Mapping[str, Any]) -> Iterator[str]:
+    _, lease = _times(read)
+    if lease < SHORT_DYNAMODB_LEASE_SECS:
+        yield (
+            f"--lease-duration-secs ({lease}) is short for dynamodb, where replicas see a renewal up to a second "
+            f"later: {SHORT_DYNAMODB_LEASE_SECS} s and more leave room"
+        )
+    timeout = read.get("store_timeout_ms", _DEFAULT.store_timeout_ms)
+    if timeout < SHORT_DYNAMODB_TIMEOUT_MS:
+        yield (
+            f"--store-timeout-ms ({timeout}) is short for dynamodb: a call may have to open a connection and to renew "
+            "credentials"
+        )
+
+
 def _check_files(read: Mapping[str, Any], found: Mapping[str, Given], fields: Sequence[str]) -> None:
     for field in fields:
         # Without the path: people have given the secret itself in its place.
@@ -212,15 +255,3 @@ def _file_fault(path: str) -> str | None:
 
 def _source(field: str, found: Mapping[str, Given]) -> str:
     return found[field].source if field in found else "--" + field.replace("_", "-")
-
-
-def _refuse_later_values(read: Mapping[str, Any], found: Mapping[str, Given]) -> None:
-    if read.get("registration_storage") == "dynamodb":
-        raise Misconfigured(f"{found['registration_storage'].source} dynamodb is not built yet")
-
-
-def refuse_later(flags: Sequence[Flag], found: Mapping[str, Given]) -> None:
-    """Refuse the flags whose feature is not built yet."""
-    for flag in flags:
-        if not flag.built and flag.field in found:
-            raise Misconfigured(f"{found[flag.field].source} is not built yet")

@@ -1,8 +1,7 @@
 """The flags of ``discovery serve``: unit, default and reason of each, beside the field that it fills.
 
 Declarations alone, read by ``settings``: ``--help``, shell completion and the tables in the documents come from here.
-The rules between flags stand in ``serve_rules``. A flag whose feature is not built yet stands in ``LaterSettings``;
-whoever builds the feature moves the field to ``ServeSettings``.
+The rules between flags stand in ``serve_rules``.
 """
 
 import re
@@ -35,6 +34,11 @@ _label = re.compile(r"(?=.{1,63}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?").fullmatch
 _suffix = re.compile(r"(?=.{1,62}\Z)[-a-z0-9]*[a-z0-9]").fullmatch
 _prefix = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 _cluster = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.|\Z))+(?<!\.)").fullmatch
+_table = re.compile(r"[A-Za-z0-9_.-]{3,255}").fullmatch
+_table_arn = re.compile(
+    r"arn:aws[a-z-]*:dynamodb:(?P<region>[a-z0-9-]{1,63}):[0-9]{12}:table/[A-Za-z0-9_.-]{3,255}"
+).fullmatch
+_zone = re.compile(r"(?P<region>[a-z]{2,}(?:-[a-z]+)+-[0-9]+)[a-z]").fullmatch
 _identifier = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,253}").fullmatch
 
 
@@ -81,12 +85,39 @@ def _parse_cluster(text: str) -> str:
     return text
 
 
+def _parse_table(text: str) -> str:
+    if _table(text) is None and _table_arn(text) is None:
+        raise ValueError(
+            "must be a table's name, 3 to 255 characters out of A-Z a-z 0-9 . _ -, or its ARN such as "
+            "arn:aws:dynamodb:eu-west-1:111122223333:table/pools"
+        )
+    return text
+
+
+def region(text: str) -> str:
+    """A region of AWS, or what a local stand-in calls one."""
+    if (zone := _zone(text)) is not None:
+        raise ValueError(f"must be a region, such as {zone['region']}, and not a zone of it")
+    if _label(text) is None:
+        raise ValueError("must be a region such as eu-west-1: 1 to 63 characters out of a-z 0-9 -")
+    return text
+
+
+def region_of_table(text: str) -> str | None:
+    """The region that a table's ARN names; None of a table's name."""
+    arn = _table_arn(text)
+    return None if arn is None else arn["region"]
+
+
 LISTEN = Text("HOST:PORT", addresses.address)
 REDIS_URL = Text("URL", addresses.redis_url)
 ROUTER = Text("ID=URL", _parse_router)
 ORIGIN = Text("ORIGIN", addresses.origin)
 COLLECTOR = Text("URL", addresses.service_url)
 PREFIX = Text("PREFIX", _parse_prefix)
+TABLE = Text("TABLE", _parse_table)
+REGION = Text("REGION", region)
+ENDPOINT = Text("URL", addresses.service_url)
 LABEL = Text("NAME", _parse_label)
 SUFFIX = Text("SUFFIX", _parse_suffix)
 CLUSTER = Text("NAME", _parse_cluster)
@@ -151,12 +182,12 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "registrations"
     registration_storage: Annotated[
-        Literal["memory", "redis"],
+        Literal["memory", "redis", "dynamodb"],
         Flag(
             ALL,
             Choice(("memory", "redis", "dynamodb")),
-            "Where registrations live. Memory is this process alone; several replicas need redis "
-            "(dynamodb: not built yet).",
+            "Where registrations live. Memory is this process alone; several replicas need redis, or dynamodb where "
+            "they run in several regions or without a Redis.",
             default="redis with --redis-url, else memory",
         ),
     ] = "memory"
@@ -467,30 +498,37 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
             "Everything of one deployment lies under {prefix}: in Redis; two deployments on one Redis need two.",
         ),
     ] = "discovery"
+    dynamodb_table: Annotated[
+        str | None,
+        Flag(
+            DYNAMODB,
+            TABLE,
+            "Table with the registrations, by its name or ARN; it is made beforehand, and may be a Global Table.",
+            default="required",
+        ),
+    ] = None
+    dynamodb_region: Annotated[
+        str | None,
+        Flag(
+            DYNAMODB,
+            REGION,
+            "Region of the table; that of these replicas, where a Global Table has it.",
+            default="that of the ARN, else AWS_REGION, AWS_DEFAULT_REGION or the AWS profile",
+        ),
+    ] = None
+    dynamodb_endpoint_url: Annotated[
+        str | None,
+        Flag(
+            DYNAMODB,
+            ENDPOINT,
+            "Where DynamoDB answers, for a local stand-in or a VPC endpoint with a name of its own.",
+            default="that of the region",
+            secret=True,
+        ),
+    ] = None
 
     registration_storage_reason: str = "it is the default"
     """Why this store, for the log."""
 
     warnings: tuple[str, ...] = ()
     """One sentence each, for the log: what was accepted and is likely not meant."""
-
-
-class LaterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Flags of ``discovery serve`` that are checked and listed, and refused as not built yet."""
-
-    dynamodb_table: Annotated[str | None, Flag(DYNAMODB, WORD, "Table with the registrations.", default="required")] = (
-        None
-    )
-    dynamodb_region: Annotated[
-        str | None, Flag(DYNAMODB, WORD, "Region of the table.", default="that of the AWS configuration")
-    ] = None
-    dynamodb_endpoint_url: Annotated[
-        str | None,
-        Flag(
-            DYNAMODB,
-            Text("URL", addresses.http_url),
-            "Where DynamoDB answers, for a local one or a VPC endpoint.",
-            secret=True,
-            default="AWS",
-        ),
-    ] = None

@@ -25,7 +25,6 @@ from discovery.serve_settings import (
     LOG_LEVEL,
     SERVE_GROUPS,
     WORD,
-    LaterSettings,
     LogFormat,
     LogLevel,
     ServeSettings,
@@ -240,7 +239,7 @@ class CompletionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _COMMANDS: dict[str, tuple[Flag, ...]] = {
-    "serve": declared(ServeSettings) + declared(LaterSettings, built=False),
+    "serve": declared(ServeSettings),
     "pools": declared(PoolsSettings),
     "register": declared(RegistrationFlags) + declared(RegisterSettings),
     "doctor": declared(DoctorSettings),
@@ -248,7 +247,7 @@ _COMMANDS: dict[str, tuple[Flag, ...]] = {
 
 
 class FlagInfo(NamedTuple):
-    """One flag for help, completion and documents; ``help`` says unit and reason, ``built`` whether it can be used."""
+    """One flag for help, completion and documents; ``help`` says unit and reason."""
 
     name: str
     variable: str
@@ -260,7 +259,6 @@ class FlagInfo(NamedTuple):
     choices: tuple[str, ...]
     many: bool
     switch: bool
-    built: bool
 
 
 def flags(command: str = "serve") -> list[FlagInfo]:
@@ -281,13 +279,12 @@ def _info(flag: Flag) -> FlagInfo:
         flag.variable,
         flag.group.title,
         flag.default,
-        flag.help if flag.built else f"Not built yet. {flag.help}",
+        flag.help,
         flag.short,
         flag.kind.metavar,
         flag.kind.choices,
         flag.many,
         isinstance(flag.kind, Switch),
-        flag.built,
     )
 
 
@@ -299,7 +296,8 @@ def read_serve(words: Sequence[str], variables: Mapping[str, str] | None = None)
     variables = os.environ if variables is None else variables
     found = given(_COMMANDS["serve"], words, variables)
     read = values(_COMMANDS["serve"], found)
-    return serve_settings(_COMMANDS["serve"], read, found, _variable_warnings(variables))
+    aws_region = variables.get("AWS_REGION", "").strip()  # other libraries of AWS heed it, the one for Python does not
+    return serve_settings(_COMMANDS["serve"], read, found, _variable_warnings(variables), aws_region)
 
 
 def read_pools(words: Sequence[str], variables: Mapping[str, str] | None = None) -> PoolsSettings:

@@ -138,13 +138,6 @@ def test_the_ways_to_run_redis_in_the_readme_are_accepted(tmp_path: Path) -> Non
         assert settings.read_serve(given, {}).registration_storage == "redis"
 
 
-def test_the_readme_says_what_is_refused_as_not_built_yet() -> None:
-    text = section(read("README.md"), "Not built yet, and known limits").partition("\n- ")[0]
-    assert "dynamodb" in text
-    with pytest.raises(settings.Misconfigured, match="not built yet"):
-        settings.read_serve(["--registration-storage", "dynamodb"], {})
-
-
 def test_numbers_in_the_readme_are_those_of_the_code() -> None:
     from discovery.client.snapshot import UNSEEN_SECS
     from discovery.http.requests import MAX_WAIT_SECS

@@ -19,6 +19,9 @@ from discovery.settings import Address, DoctorSettings, FlagInfo, PoolsSettings,
 REDIS = ("--redis-url", "redis://127.0.0.1:6379/0")
 MCS = ("--pool-discovery", "mcs")
 DYNAMODB = ("--registration-storage", "dynamodb")
+TABLE = ("--dynamodb-table", "pools")
+ARN = "arn:aws:dynamodb:eu-west-1:111122223333:table/pools"
+OF_STORES = {"redis": REDIS, "dynamodb": TABLE}
 POOL = ("--cluster-id", "c1", "--namespace", "n1", "--dgd-name", "p1", "--model", "m")
 
 
@@ -113,6 +116,9 @@ DEFAULTS = {
     "redis_tls_cert_path": None,
     "redis_tls_key_path": None,
     "redis_prefix": "discovery",
+    "dynamodb_table": None,
+    "dynamodb_region": None,
+    "dynamodb_endpoint_url": None,
     "warnings": (),
 }
 
@@ -129,6 +135,7 @@ SERVE_VALUES = [
     ("--pool-discovery", "karmada", "karmada"),
     ("--registration-storage", "memory", "memory"),
     ("--registration-storage", "redis", "redis"),
+    ("--registration-storage", "dynamodb", "dynamodb"),
     ("--heartbeat-interval-secs", "2.5", 2.5),
     ("--lease-duration-secs", "15.0", 15),
     ("--lease-duration-secs", "86400", 86400),
@@ -186,13 +193,25 @@ SERVE_VALUES = [
     ("--redis-tls-cert-path", __file__, __file__),
     ("--redis-tls-key-path", __file__, __file__),
     ("--redis-prefix", "Staging_1.eu-west", "Staging_1.eu-west"),
-]
+    ("--dynamodb-table", "a.b", "a.b"),
+    ("--dynamodb-table", "Pools_1-" + "x" * 247, "Pools_1-" + "x" * 247),
+    ("--dynamodb-table", ARN, ARN),
+    ("--dynamodb-table", "arn:aws-us-gov:dynamodb:us-gov-west-1:111122223333:table/pools",
+     "arn:aws-us-gov:dynamodb:us-gov-west-1:111122223333:table/pools"),
+    ("--dynamodb-region", "eu-west-1", "eu-west-1"),
+    ("--dynamodb-region", "us-iso-east-1", "us-iso-east-1"),
+    ("--dynamodb-region", "local", "local"),
+    ("--dynamodb-endpoint-url", "http://localhost:8000/", "http://localhost:8000"),
+    ("--dynamodb-endpoint-url", "https://[fd00::1]", "https://[fd00::1]"),
+]  # fmt: skip
 
 
 def company(name: str) -> tuple[str, ...]:
     """The flags without which a flag is refused."""
-    if name in ("--redis-password-path", "--redis-prefix", "--registration-storage"):
+    if name in ("--redis-password-path", "--redis-prefix"):
         return REDIS
+    if name.startswith("--dynamodb-"):
+        return *DYNAMODB, *(() if name == "--dynamodb-table" else TABLE)
     if name.startswith("--tls-"):
         tls = ("--tls-cert-path", "--tls-key-path")
         health = ("--health-listen=h:1",) if name == "--tls-client-ca-path" else ()
@@ -224,12 +243,12 @@ def test_nothing_given_means_the_defaults():
 
 
 def test_the_table_has_a_value_for_every_flag_that_can_be_used():
-    assert {name for name, _, _ in SERVE_VALUES} == {flag.name for flag in settings.flags() if flag.built}
+    assert {name for name, _, _ in SERVE_VALUES} == {flag.name for flag in settings.flags()}
 
 
 @pytest.mark.parametrize(("name", "text", "value"), SERVE_VALUES)
 def test_flag_and_variable_give_the_same_value(name: str, text: str, value: Any):
-    others = company(name) if text != "memory" else ()
+    others = OF_STORES.get(text, company(name))
     field = flag_named(name).variable.removeprefix("DISCOVERY_").lower()
     apart, joined = serve(*others, *words(name, text)), serve(*others, f"{name}={text}")
     by_variable = serve(*others, **{flag_named(name).variable: text})
@@ -241,7 +260,7 @@ def test_flag_and_variable_give_the_same_value(name: str, text: str, value: Any)
 
 @pytest.mark.parametrize(("name", "text", "value"), SERVE_VALUES)
 def test_a_flag_wins_over_its_variable_whatever_that_says(name: str, text: str, value: Any):
-    others = company(name) if text != "memory" else ()
+    others = OF_STORES.get(text, company(name))
     read = serve(*others, *words(name, text), **{flag_named(name).variable: "\x00 wrong://@"})
     assert getattr(read, flag_named(name).variable.removeprefix("DISCOVERY_").lower()) == value
 
@@ -303,6 +322,8 @@ STORES = [
     ((), {"DISCOVERY_REDIS_URL": "redis://h"}, "redis", "DISCOVERY_REDIS_URL is given"),
     ((), {"DISCOVERY_REGISTRATION_STORAGE": "redis", "DISCOVERY_REDIS_URL": "redis://h"}, "redis",
      "DISCOVERY_REGISTRATION_STORAGE says so"),
+    ((*DYNAMODB, *TABLE), {}, "dynamodb", "--registration-storage says so"),
+    (TABLE, {"DISCOVERY_REGISTRATION_STORAGE": "dynamodb"}, "dynamodb", "DISCOVERY_REGISTRATION_STORAGE says so"),
 ]  # fmt: skip
 
 
@@ -396,6 +417,11 @@ CLUSTER = (
     "a -, with . between them"
 )
 PREFIX = "--redis-prefix must be 1 to 64 characters out of A-Z a-z 0-9 . _ -"
+NAMED = (
+    "must be a table's name, 3 to 255 characters out of A-Z a-z 0-9 . _ -, or its ARN such as "
+    "arn:aws:dynamodb:eu-west-1:111122223333:table/pools"
+)
+REGION = "must be a region such as eu-west-1: 1 to 63 characters out of a-z 0-9 -"
 
 REFUSED_VALUES = [
     ("--listen", "8080", f"--listen {LISTEN}, not '8080'"),
@@ -457,6 +483,21 @@ REFUSED_VALUES = [
     ("--redis-prefix", "{a}", f"{PREFIX}, not '{{a}}'"),
     ("--redis-prefix", "a\n", f"{PREFIX}, not 'a\\n'"),
     ("--redis-prefix", "x" * 65, PREFIX),
+    *(("--dynamodb-table", text, f"--dynamodb-table {NAMED}, not {text!r}")
+      for text in ("ab", "a b", "a/b", "pools\n", "tafel-ä", "arn:aws:dynamodb:eu-west-1:111122223333:table/ab",
+                   "arn:aws:s3:eu-west-1:111122223333:table/pools", "arn:aws:dynamodb:eu-west-1:1:table/pools")),
+    ("--dynamodb-table", "x" * 256, f"--dynamodb-table {NAMED}"),
+    ("--dynamodb-table", ARN + "/index/i", f"--dynamodb-table {NAMED}, not {ARN + '/index/i'!r}"),
+    *(("--dynamodb-region", text, f"--dynamodb-region {REGION}, not {text!r}")
+      for text in ("EU-WEST-1", "eu_west_1", "eu-west-1.", "eu-west-1\n", "-")),
+    ("--dynamodb-region", "eu-west-1b",
+     "--dynamodb-region must be a region, such as eu-west-1, and not a zone of it, not 'eu-west-1b'"),
+    ("--dynamodb-endpoint-url", "dynamodb:8000",
+     "--dynamodb-endpoint-url must be an http or https URL such as http://10.0.3.8:8000"),
+    ("--dynamodb-endpoint-url", "http://u:secret@h",
+     "--dynamodb-endpoint-url must be an http or https URL without a user name or a password"),
+    ("--dynamodb-endpoint-url", "http://h/?a=b",
+     "--dynamodb-endpoint-url must be the base URL of a service, without ? and #"),
 ]  # fmt: skip
 
 NUMBERS = [flag.name for flag in settings.flags() if flag.metavar in ("SECONDS", "NUMBER", "RATE")]
@@ -660,7 +701,8 @@ def test_two_passwords_are_refused(url: str, password_file: Any):
 # ---- flags of other modes and stores
 
 VALID = {"--relay-service-suffix": "-r", "--frontend-service-suffix": "-f", "--redis-password-path": __file__,
-         "--redis-url": "redis://h", "--router": "a=http://h", "--dynamodb-endpoint-url": "http://h"}  # fmt: skip
+         "--redis-url": "redis://h", "--router": "a=http://h", "--dynamodb-table": "pools",
+         "--dynamodb-endpoint-url": "http://h"}  # fmt: skip
 
 FOREIGN = [
     ("--pool-discovery registrations", MCS, "--pool-discovery is mcs"),
@@ -759,13 +801,21 @@ CONTRADICTIONS = [
      "--router-port-name needs --router-namespace and --router-service too"),
     ((*MCS, *DYNAMODB, "--kube-context=a", "--kube-context=a"), {},
      "--kube-context has 'a' twice: a cluster is watched once"),
+    (DYNAMODB, {}, "--registration-storage dynamodb needs --dynamodb-table"),
+    (("--dynamodb-region=eu-west-1",), {"DISCOVERY_REGISTRATION_STORAGE": "dynamodb"},
+     "DISCOVERY_REGISTRATION_STORAGE dynamodb needs --dynamodb-table"),
+    ((*DYNAMODB, "--dynamodb-table", ARN, "--dynamodb-region", "us-east-1"), {},
+     "--dynamodb-table has an ARN of eu-west-1, and --dynamodb-region is us-east-1: a table is in its own region"),
+    ((*DYNAMODB, "--dynamodb-table", ARN), {"DISCOVERY_DYNAMODB_REGION": "us-east-1"},
+     "--dynamodb-table has an ARN of eu-west-1, and DISCOVERY_DYNAMODB_REGION is us-east-1: a table is in its own "
+     "region"),
+    ((*DYNAMODB, *TABLE), {"AWS_REGION": "eu-west-1a"},
+     "AWS_REGION must be a region, such as eu-west-1, and not a zone of it"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "variables", "said"), CONTRADICTIONS)
-def test_a_contradiction_is_refused_before_anything_is_called_not_built(
-    words: tuple[str, ...], variables: dict[str, str], said: str
-):
+def test_a_contradiction_is_refused(words: tuple[str, ...], variables: dict[str, str], said: str):
     assert refusal(serve, *words, **variables) == said
 
 
@@ -811,19 +861,52 @@ def test_the_same_port_zero_is_no_contradiction():
     assert serve("--listen", "h:0", "--health-listen", "h:0").health_listen == Address("h", 0)
 
 
-# ---- not built yet
+# ---- DynamoDB
 
-LATER = [
-    (DYNAMODB, {}, "--registration-storage dynamodb is not built yet"),
-    ((*DYNAMODB, "--dynamodb-table", "t", "--dynamodb-region", "eu-west-1"), {},
-     "--registration-storage dynamodb is not built yet"),
-    ((*MCS, *DYNAMODB), {}, "--registration-storage dynamodb is not built yet"),
-]  # fmt: skip
+REGIONS = [
+    ((), {}, None),
+    ((), {"AWS_REGION": " "}, None),
+    ((), {"AWS_REGION": "eu-west-1\n"}, "eu-west-1"),
+    (("--dynamodb-region", "us-east-1"), {"AWS_REGION": "eu-west-1"}, "us-east-1"),
+    ((), {"AWS_REGION": "eu-west-1", "DISCOVERY_DYNAMODB_REGION": "us-east-1"}, "us-east-1"),
+    (("--dynamodb-table", ARN), {}, "eu-west-1"),
+    (("--dynamodb-table", ARN), {"AWS_REGION": "us-east-1"}, "eu-west-1"),
+    (("--dynamodb-table", ARN, "--dynamodb-region", "eu-west-1"), {}, "eu-west-1"),
+]
 
 
-@pytest.mark.parametrize(("words", "variables", "said"), LATER)
-def test_what_comes_later_is_refused_as_not_built_yet(words: tuple[str, ...], variables: dict[str, str], said: str):
-    assert refusal(serve, *words, **variables) == said
+@pytest.mark.parametrize(("words", "variables", "region"), REGIONS)
+def test_the_region_of_the_table_is_the_nearest_that_is_named(
+    words: tuple[str, ...], variables: dict[str, str], region: str | None
+):
+    table = () if "--dynamodb-table" in words else TABLE
+    assert serve(*DYNAMODB, *table, *words, **variables).dynamodb_region == region
+
+
+@pytest.mark.parametrize("words", [(), REDIS])
+def test_the_region_of_aws_is_nothing_to_other_stores(words: tuple[str, ...]):
+    read = serve(*words, AWS_REGION="no region")
+    assert read.dynamodb_region is None
+    assert read.warnings == ()
+
+
+def test_what_is_short_for_dynamodb_is_accepted_with_a_warning():
+    lease = ("--lease-duration-secs=4.5", "--heartbeat-interval-secs=1")
+    timeout = ("--store-timeout-ms=499",)
+    assert serve(*DYNAMODB, *TABLE, *lease, *timeout).warnings == (
+        "--lease-duration-secs (4.5) is short for dynamodb, where replicas see a renewal up to a second later: 5 s and "
+        "more leave room",
+        "--store-timeout-ms (499) is short for dynamodb: a call may have to open a connection and to renew credentials",
+    )
+    assert serve(*REDIS, *lease, *timeout).warnings == ()
+    enough = ("--lease-duration-secs=5", "--heartbeat-interval-secs=1", "--store-timeout-ms=500")
+    assert serve(*DYNAMODB, *TABLE, *enough).warnings == ()
+
+
+@pytest.mark.parametrize("mode", ["registrations", "mcs", "karmada"])
+def test_dynamodb_goes_with_every_way_to_find_addresses(mode: str):
+    read = serve(*DYNAMODB, *TABLE, "--pool-discovery", mode)
+    assert (read.pool_discovery, read.registration_storage, read.dynamodb_table) == (mode, "dynamodb", "pools")
 
 
 @pytest.mark.parametrize(("read", "words"), [(pools, ()), (register, POOL), (doctor, ("c/n/d",))])
@@ -1221,7 +1304,6 @@ def test_each_flag_says_its_variable_default_and_reason(command: str, flag: Flag
     assert flag.variable == "DISCOVERY_" + flag.name.removeprefix("--").replace("-", "_").upper()
     assert flag.default
     assert len(flag.help) > 15
-    assert flag.built == ("Not built yet. " not in flag.help)
     if flag.name.endswith("-secs"):
         assert "econds" in flag.help
     if flag.name.endswith(("-bytes", "-ms")):

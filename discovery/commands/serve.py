@@ -365,6 +365,11 @@ def _open_certificates(settings: ServeSettings, counters: Counters) -> Certifica
 def _open_store(settings: ServeSettings, counters: Counters) -> Store:
     if settings.registration_storage == "memory":
         return MemoryStore(settings.lease_duration_secs)
+    opened = _open_redis if settings.registration_storage == "redis" else _open_dynamodb
+    return opened(settings, counters)
+
+
+def _open_redis(settings: ServeSettings, counters: Counters) -> Store:
     from discovery.stores.redis.address import Access
     from discovery.stores.redis.store import RedisStore  # an optional store is imported when it is chosen
 
@@ -380,6 +385,23 @@ def _open_store(settings: ServeSettings, counters: Counters) -> Store:
     return RedisStore(
         access,
         prefix=settings.redis_prefix,
+        lease_secs=settings.lease_duration_secs,
+        timeout_secs=settings.store_timeout_ms / 1000,
+        counters=counters,
+    )
+
+
+def _open_dynamodb(settings: ServeSettings, counters: Counters) -> Store:
+    try:
+        from discovery.stores.dynamodb.store import DynamoStore  # its library is an extra
+    except ImportError:
+        raise Misconfigured(
+            "--registration-storage dynamodb needs the dynamodb extra: pip install 'pool-discovery[dynamodb]'"
+        ) from None
+    return DynamoStore(
+        table=settings.dynamodb_table or "",
+        region=settings.dynamodb_region,
+        endpoint_url=settings.dynamodb_endpoint_url,
         lease_secs=settings.lease_duration_secs,
         timeout_secs=settings.store_timeout_ms / 1000,
         counters=counters,

@@ -41,7 +41,8 @@ class Readings:
         self.shared_relays = Reading("shared_relay_addresses", "Addresses of relays that two listed pools claim.")
         self.running_out = Reading(
             "leases_running_out",
-            "Leases with less left than a pool's that lost one heartbeat, when all were last read (of Redis once a lease).",
+            "Leases with less left than a pool's that lost one heartbeat, when all were last read (of Redis once in a"
+            " lease).",
         )
         self.mass_loss_hold = Reading("mass_loss_hold", "1 while ended pools are kept because most ended at once.")
         # The published lists.

@@ -10,7 +10,7 @@ from tests.charts.cases import CASES, LARGE
 from tests.charts.engine import CHART
 from tests.charts.rendered import Chart, objects_of
 
-FLAGS = {flag.field: flag for flag in declared(serve_settings.ServeSettings) + declared(serve_settings.LaterSettings)}
+FLAGS = {flag.field: flag for flag in declared(serve_settings.ServeSettings)}
 
 
 def camel_case(field: str) -> str:
