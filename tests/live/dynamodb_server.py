@@ -56,8 +56,9 @@ class Table:
         """``url`` is the endpoint, None for AWS itself; without ``credentials`` the usual chain gives them."""
         self.url = url
         self.region = region
+        self.credentials = dict(credentials or {})
         self.name = f"discovery-test-{uuid.uuid4().hex[:12]}"
-        keys = {name.lower(): value for name, value in (credentials or {}).items()}
+        keys = {name.lower(): value for name, value in self.credentials.items()}
         patient = botocore.config.Config(connect_timeout=5, read_timeout=20, retries={"max_attempts": 1})
         self.client: Any = botocore.session.Session().create_client(
             "dynamodb", region_name=region, endpoint_url=url, config=patient, **keys
