@@ -29,6 +29,14 @@
   {{- end }}
 {{- end -}}
 
+{{/* Where nodes of AWS hand out credentials: addresses that lead no further than the node. */}}
+{{- define "discovery.awsNodePeers" -}}
+{{- range list "169.254.170.23/32" "169.254.169.254/32" "fd00:ec2::23/128" "fd00:ec2::254/128" }}
+- ipBlock:
+    cidr: {{ . }}
+{{- end }}
+{{- end -}}
+
 {{/* Ports of DynamoDB and of AWS's own services for credentials. */}}
 {{- define "discovery.awsPorts" -}}
 {{- $endpoint := .Values.dynamodb.endpointUrl | default "" -}}

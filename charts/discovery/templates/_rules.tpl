@@ -39,6 +39,14 @@ registrationStorage memory keeps registrations in one process, and {{ .Values.au
 {{- if not .Values.dynamodb.table }}
 registrationStorage dynamodb needs dynamodb.table
 {{- end }}
+{{- $region := .Values.dynamodb.region | default "" -}}
+{{- if regexMatch "^[a-z]{2,}(-[a-z]+)+-[0-9]+[a-z]$" $region }}
+dynamodb.region {{ $region }} is a zone: the region is {{ regexFind "^[a-z-]+[0-9]+" $region }}
+{{- end }}
+{{- $ofTable := .Values.dynamodb.table | default "" | regexFind "^arn:[a-z-]+:dynamodb:[a-z0-9-]+" | splitList ":" | last -}}
+{{- if and $region $ofTable (ne $region $ofTable) }}
+dynamodb.table has an ARN of {{ $ofTable }}, and dynamodb.region is {{ $region }}: a table is in its own region
+{{- end }}
 {{- else }}
 {{- with include "discovery.given" (dict "dynamodb.table" .Values.dynamodb.table "dynamodb.region" .Values.dynamodb.region "dynamodb.endpointUrl" .Values.dynamodb.endpointUrl) }}
 {{ . }}: needs registrationStorage dynamodb, but it is {{ $storage }}
