@@ -23,7 +23,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """What one replica said of itself at one moment; where it said nothing, ``no_answer`` is why.
 
     ``url`` is as it was given, ``address`` one of several that its name has. ``store`` is the kind of store, ``etag``
-    the bare token of its whole list, None before there is one; ``problems`` are one sentence each.
+    the bare token of its whole list, None before there is one; ``problems`` are one sentence each. Epoch and revision
+    are those of a store that counts its changes, else None; ``table`` and ``region`` those of a table of DynamoDB.
     """
 
     url: str
@@ -37,6 +38,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     store_address: str | None = None
     epoch: str | None = None
     revision: int | None = None
+    table: str | None = None
+    region: str | None = None
     etag: str | None = None
     pools: int = 0
     watchers: int = 0
@@ -105,6 +108,8 @@ class _Store(msgspec.Struct, frozen=True):
     address: str | None = None
     epoch: str | None = None
     revision: int | None = None
+    table: str | None = None
+    region: str | None = None
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -138,6 +143,8 @@ def state(url: str, address: str | None, body: bytes) -> ReplicaState:
         store_address=said.store.address,
         epoch=said.store.epoch,
         revision=said.store.revision,
+        table=said.store.table,
+        region=said.store.region,
         etag=said.etag,
         pools=said.pools,
         watchers=len(said.watchers),
@@ -170,14 +177,21 @@ def faults(histories: Sequence[History]) -> list[str]:
 def _store_faults(heard: Sequence[ReplicaState]) -> list[str]:
     kinds = {each.store for each in heard}
     if len(heard) > 1 and kinds == {"memory"}:
-        advice = "give all of them one Redis (--registration-storage redis), or run one replica"
+        advice = "give all of them one store (--registration-storage redis or dynamodb), or run one replica"
         return [f"each keeps registrations in its own memory, so that their lists cannot agree: {advice}"]
     if len(kinds) > 1:
         return [f"their stores are of different kinds: {_at(heard, lambda each: each.store)}"]
+    if len({_name_of_table(each.table) for each in heard}) > 1:
+        return [f"they stand on different tables: {_at(heard, lambda each: str(each.table))}"]
     if len({each.epoch for each in heard}) <= 1:
         return []
     stores = _at(heard, lambda each: f"epoch {each.epoch} ({each.store_address or each.store})")
     return [f"they stand on different stores, databases or prefixes, or not all have noticed a loss: {stores}"]
+
+
+def _name_of_table(table: str | None) -> str | None:
+    """The same for a table's name and its ARN, of whichever region: a Global Table has one name in all of them."""
+    return None if table is None else table.rpartition("/")[2]
 
 
 def _behind(histories: Sequence[History]) -> list[str]:
@@ -304,7 +318,8 @@ def _text(histories: Sequence[History], found: Sequence[str]) -> str:
     states = {(each[-1].revision, each[-1].etag) for each in distinct}
     if len(states) == 1:
         pools = "1 pool" if one.pools == 1 else f"{one.pools} pools"
-        return f"the {len(distinct)} replicas agree: revision {one.revision}, ETag {one.etag}, {pools}"
+        revision = "" if one.revision is None else f"revision {one.revision}, "
+        return f"the {len(distinct)} replicas agree: {revision}ETag {one.etag}, {pools}"
     return f"the {len(distinct)} replicas agree, in change: each reaches what the others have"
 
 
@@ -320,6 +335,11 @@ def _notes(histories: Sequence[History]) -> list[str]:
     heard = [history[-1] for history in _distinct(histories) if history[-1].no_answer is None]
     if len({each.version for each in heard}) > 1:
         found.append(f"they have different versions: {_at(heard, lambda each: each.version)}")
+    if len({each.region for each in heard}) > 1:
+        regions = _at(heard, lambda each: str(each.region))
+        found.append(
+            f"they read the table in different regions, from one of which changes reach the other late: {regions}"
+        )
     return found
 
 

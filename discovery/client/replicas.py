@@ -25,7 +25,8 @@ LIST_SECS = 30.0
 RESOLVED_SECS = 5.0
 PAUSE_SECS = 0.3
 LOOKS = 3
-LOOK_PAUSE_SECS = 0.6
+LOOK_PAUSE_SECS = 0.9
+"""In two of them a replica that reads its table once a second has read it at least once."""
 
 
 class _Target(NamedTuple):

@@ -149,7 +149,7 @@ class Replica:
         if not self._listed:
             return Missing("unread", f"the store has not been read yet{self._cause()}")
         if (silent := now - self._confirmed_at) >= CONFIRMED_FOR_SECS:
-            return Missing("unconfirmed", f"the store has not confirmed its revision for {silent:.1f} s{self._cause()}")
+            return Missing("unconfirmed", f"the store has not confirmed the registrations for {silent:.1f} s{self._cause()}")
         if self._mass_loss.holding:
             return Missing("mass_loss", f"{REASON}; {self._mass_loss.kept} ended pools are kept for now")
         if self._settling is not None:

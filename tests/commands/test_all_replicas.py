@@ -165,8 +165,57 @@ async def test_memory_stores_cannot_agree(pair: Pair) -> None:
     a, b = pair
     a.status, b.status = (status(name, **stored(kind="memory", epoch=name)) for name in ("aaaa", "bbbb"))
     found = await compared(a, b)
-    assert found.faults[0].startswith("each keeps registrations in its own memory, so that their lists cannot agree")
-    assert len(found.faults) == 1
+    advice = "give all of them one store (--registration-storage redis or dynamodb), or run one replica"
+    assert found.faults == (f"each keeps registrations in its own memory, so that their lists cannot agree: {advice}",)
+
+
+# ---- on a table of DynamoDB, which counts no changes: lists are all that can be compared
+
+ARN = "arn:aws:dynamodb:us-east-1:111122223333:table/pools"
+
+
+def on_table(replica_id: str, table: str = "pools", region: str = "eu-west-1") -> dict[str, Any]:
+    store = {"kind": "dynamodb", "address": f"table {table} in {region}", "table": table, "region": region}
+    return status(replica_id, store=store)
+
+
+async def test_replicas_on_a_table_agree_by_their_lists_alone(pair: Pair) -> None:
+    a, b = pair
+    a.status, b.status = on_table("aaaa"), on_table("bbbb")
+    code, out, err = await ran("doctor", "--all-replicas", "--url", urls(a, b))
+    _, first, _, verdict = out.splitlines()
+    assert (code, err) == (0, "")
+    assert first.split() == [a.url, "aaaa", "0.1.0", "dynamodb", "-", "-", a.token, "2", "yes"]
+    assert verdict == f"the 2 replicas agree: ETag {a.token}, 2 pools"
+
+
+async def test_replicas_on_a_table_that_list_other_pools_do_not_agree(pair: Pair) -> None:
+    a, b = pair
+    a.status, b.status = on_table("aaaa"), on_table("bbbb")
+    b.set(listing("p3"))
+    found = await compared(a, b)
+    tags = f"ETag {a.token} at {a.url}, ETag {b.token} at {b.url}"
+    assert found.faults == (f"their lists differ ({tags}): c1/n1/p3 is listed at {b.url}, and not at {a.url}",)
+
+
+async def test_replicas_on_two_tables_do_not_agree_though_their_lists_are_equal(pair: Pair) -> None:
+    a, b = pair
+    a.status, b.status = on_table("aaaa"), on_table("bbbb", "others")
+    assert (await compared(a, b)).faults == (f"they stand on different tables: pools at {a.url}, others at {b.url}",)
+
+
+@pytest.mark.parametrize("table", ["pools", ARN])
+async def test_replicas_of_two_regions_on_one_global_table_agree(pair: Pair, table: str) -> None:
+    a, b = pair
+    a.status, b.status = on_table("aaaa"), on_table("bbbb", table, "us-east-1")
+    found = await compared(a, b)
+    assert (found.agree, found.notes) == (
+        True,
+        (
+            "they read the table in different regions, from one of which changes reach the other late: eu-west-1 at "
+            f"{a.url}, us-east-1 at {b.url}",
+        ),
+    )
 
 
 async def test_one_that_gives_no_answer_is_said_and_bad_news(pair: Pair) -> None:

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(330)]
 
 RULES = Path(__file__).parent / "schemathesis"
 # Said by a replica on a machine that gave it no time: some of its answers are 503 then, rightly.
-STOOD_STILL = "the store has not confirmed its revision"
+STOOD_STILL = "the store has not confirmed the registrations"
 
 
 @pytest.fixture
