@@ -1,12 +1,15 @@
 """Replicas whose registrations are in a table, each by a way of its own and with a wall clock of its own."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.live import verdict
 from tests.live.dynamodb_proxy import DynamoDBProxy
 from tests.live.dynamodb_server import Table
 from tests.live.faults.surroundings import Surroundings
-from tests.live.replica import Replica
+from tests.live.replica import Answer, Replica
+from tests.live.signs import await_sign
 
 # No file of whoever runs the tests, and no instance around them, has a say.
 HERMETIC = {
@@ -40,3 +43,28 @@ class TableReplica(Replica):
             surroundings = Surroundings(directory, f"{name}-around")
             surroundings.set_clock(clock)
             self._command = surroundings.command(self._command, names=False)
+
+
+def await_listed(replicas: Iterable[Replica], names: Iterable[str], within: float = 5) -> None:
+    """Wait until each of the replicas lists all these pools."""
+    wanted = set(names)
+    for replica in replicas:
+        await_sign(lambda replica=replica: replica.lists(*wanted), within, f"{len(wanted)} pools on {replica.name}")
+
+
+def await_agreed(replicas: Iterable[Replica], within: float = 3) -> None:
+    """Wait until all replicas give the same bytes and the same tag, and call them complete."""
+    asked = list(replicas)
+
+    def agreed() -> bool:
+        answers = [replica.pools() for replica in asked]
+        return verdict.same_bytes(*answers) and answers[0].complete
+
+    await_sign(agreed, within, "equal bytes and ETag, complete")
+
+
+def first_list(replica: Replica, within: float = 20) -> Answer:
+    """The first list that a replica which was just launched gives."""
+    return await_sign(
+        lambda: replica.says("/pools", 200) and replica.pools(), within, f"a first list of {replica.name}"
+    )
