@@ -26,6 +26,7 @@ DOCUMENTS = (
     "docs/limits.md",
     "docs/logs.md",
     "docs/metrics.md",
+    "docs/prometheus.md",
     "docs/runbook.md",
     "docs/sidecar.md",
     "docs/tls.md",

@@ -31,6 +31,7 @@ from discovery.http.handlers import OnePool, PublishedList, Register, Registrati
 from discovery.http.page import make_page
 from discovery.http.request_counts import counted_registrations
 from discovery.http.requests import no_filter, pool_filter
+from discovery.http.scrape import ScrapeTargets
 from discovery.http.status import Status
 from discovery.http.web_safety import admit_write, shared_with
 
@@ -58,6 +59,7 @@ def make_app(service: Service) -> App:
             Route("/routers", _Asgi({"GET": _guarded(routers.get)})),
             Route("/routers/events", _Asgi(hot["/routers/events"])),
             Route("/registrations", _Asgi({"GET": _guarded(Registrations(service))})),
+            Route("/sd/prometheus", _Asgi({"GET": _guarded(ScrapeTargets(service))})),
             Route("/openapi.json", _Asgi({"GET": _json(openapi.document)})),
             Route("/status", _Asgi({"GET": _guarded(Status(service))})),
             *probes(service),

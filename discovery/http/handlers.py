@@ -52,7 +52,7 @@ from discovery.stores.replica import Replica
 REMEMBERED_HEARTBEATS = 20_000
 REMEMBERED_HEADS = 64
 _VARY = (b"vary", b"accept-encoding")
-_MIN_GZIP_BYTES = 512
+MIN_GZIP_BYTES = 512
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ class PublishedList:
         by_and_by = selection.is_long
         pieces = selection.parts() if by_and_by else selection.pieces()
         length = sum(map(len, pieces)) if by_and_by else selection.length
-        gzip = encoding is not None and length >= _MIN_GZIP_BYTES and takes_gzip(encoding)
+        gzip = encoding is not None and length >= MIN_GZIP_BYTES and takes_gzip(encoding)
         if gzip:
             body = await selection.gzipped()
             pieces, length = [body], len(body)

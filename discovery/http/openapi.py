@@ -46,8 +46,8 @@ Where the service has a file of tokens (`--auth-tokens-path`) all but the probes
 Errors are `application/problem+json` (RFC 9457). Another path than those below is answered with 404, another method
 with 405 and `Allow` (with `--cors-origin`, the preflight requests of browsers are answered too). 503 means not now:
 whoever gets it tries again after `Retry-After`; of a registration or a deregistration it also means that the request
-was not confirmed, and may still take effect. Unknown query parameters of lists, pools and registrations are answered
-with 400, since a typo must not list everything. While a replica shuts down, each of its answers has
+was not confirmed, and may still take effect. Unknown query parameters of lists, targets, pools and registrations are
+answered with 400, since a typo must not list everything. While a replica shuts down, each of its answers has
 `Connection: close`.
 
 A request may bring an id as `X-Request-Id` (1 to 128 characters out of A-Z a-z 0-9 . _ ~ : @ / + = -) or as the trace
@@ -74,6 +74,7 @@ def document() -> dict[str, Any]:
         },
         "/routers": {"get": operations.list_routers()},
         "/routers/events": {"get": operations.follow_routers()},
+        "/sd/prometheus": {"get": operations.list_targets()},
         "/registrations": {"get": operations.list_registrations()},
         "/healthz": {"get": operations.is_alive()},
         "/readyz": {"get": operations.is_ready()},

@@ -12,6 +12,7 @@ from discovery.http.answers import problem_document
 from discovery.http.limits import INTERNAL_ERROR, NOT_HTTP, UNKNOWN_CONTENT_ENCODING, UNKNOWN_TRANSFER_ENCODING, Limits
 from discovery.http.openapi_schemas import IDENTIFIER, Schema
 from discovery.http.requests import MAX_WAIT_SECS
+from discovery.listing.scrape_targets import ROLES
 from discovery.listing.snapshot import Filter
 
 Part = dict[str, Any]
@@ -165,6 +166,20 @@ _REQUEST_HEADERS: dict[str, Part] = {
         "description": "Removes the pool only while the registration of this instance is the stored one. At most once.",
         "schema": {"type": "string"},
         "example": "relay-7d9f",
+    },
+    "role": {
+        "name": "role",
+        "in": "query",
+        "description": "Only these targets of the pools. May be given several times.",
+        "style": "form",
+        "explode": True,
+        "schema": {"type": "array", "minItems": 1, "items": {"enum": list(ROLES)}},
+    },
+    "incomplete": {
+        "name": "incomplete",
+        "in": "query",
+        "description": "Whether targets may be missing; 503 while some may, where it is not `true`. At most once.",
+        "schema": {"enum": ["true", "false"], "default": "false"},
     },
     "pool": {
         "name": "pool",

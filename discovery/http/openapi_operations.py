@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from discovery.http.openapi_answers import Part, errors, headers, reference
-from discovery.listing import snapshot
+from discovery.listing import scrape_targets, snapshot
 from discovery.listing.snapshot import Filter, Fragment
 from discovery.model import Accepted, Capacity, Location, Registration, Router
 from discovery.registrations import listing
@@ -170,6 +170,32 @@ def get_pool() -> Part:
 
 
 # ---- operation
+
+
+def list_targets() -> Part:
+    """``GET /sd/prometheus``."""
+    told = ("ETag", "Cache-Control", "Vary")
+    example = msgspec.json.decode(scrape_targets.body([scrape_targets.target_groups(listing(REGISTRATION))]))
+    own = [reference("parameters", name) for name in ("role", "incomplete", "If-None-Match", "Accept-Encoding")]
+    return {
+        "operationId": "listTargets",
+        "tags": ["operation"],
+        "summary": "The frontends and relays as targets for Prometheus",
+        "description": "For `http_sd_configs` and all that read the same format. Prometheus drops what a 200 does not "
+        "name and keeps its targets on an error, so a list that is not complete is answered with 503, unless "
+        "`incomplete=true` asks for what is known. Labels without `__` are those of the series; `__meta_discovery_*` "
+        "are there for relabelling.",
+        "parameters": [*_filters(), *own],
+        "responses": {
+            "200": _json("The targets.", "TargetGroups", example, *told, "Content-Encoding"),
+            "304": {"description": "They are still the same.", "headers": headers(*told)},
+            **errors(
+                BadRequest="An unknown or empty query parameter, another role or value, or no HTTP.",
+                Unavailable="There is no list yet, it is not complete, or slow readers hold too much of what was made "
+                "for them.",
+            ),
+        },
+    }
 
 
 def list_registrations() -> Part:

@@ -58,6 +58,13 @@ class Completeness(msgspec.Struct, frozen=True):
     complete: bool
 
 
+class TargetGroup(msgspec.Struct, frozen=True):
+    """Targets that share their labels."""
+
+    targets: Annotated[tuple[str, ...], Meta(min_length=1, description="Host and port of each.")]
+    labels: Annotated[dict[str, str], Meta(description="What is known of each target, by names of labels.")]
+
+
 class StoredRegistration(msgspec.Struct, frozen=True):
     """One registration as the store keeps it."""
 
@@ -220,6 +227,10 @@ _LAID_OVER: dict[str, Schema] = {
             "description": "What the lease has left, as it was last confirmed; null where no registration lives.",
         },
     },
+    "TargetGroup": {
+        "targets": {"uniqueItems": True},
+        "labels": {"propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}},
+    },
     "Router": {"url": {"description": "Where the router answers."} | URL},
     "Accepted": {
         "lease_duration_secs": {
@@ -243,7 +254,7 @@ def schemas() -> dict[str, Schema]:
     """The component schemas by name."""
     structs = (Accepted, PoolList, RouterList, PoolKey, RouterKey, Completeness, RegistrationList, Problem)
     _, components = msgspec.json.schema_components(
-        (*structs, Liveness, Readiness, Status), ref_template="#/components/schemas/{name}"
+        (*structs, TargetGroup, Liveness, Readiness, Status), ref_template="#/components/schemas/{name}"
     )
     for name, schema in components.items():
         components[name] = _plain(schema) | ({"description": _DESCRIPTIONS[name]} if name in _DESCRIPTIONS else {})
@@ -251,6 +262,11 @@ def schemas() -> dict[str, Schema]:
             _lay_over(components[name]["properties"][field], extra)
     # The struct makes every field explicit, but one that is unset leaves no trace in JSON.
     components["Listing"]["required"].remove("instance_id")
+    components["TargetGroups"] = {
+        "type": "array",
+        "items": {"$ref": "#/components/schemas/TargetGroup"},
+        "description": "The targets of the pools that match, in the order of pool keys.",
+    }
     return dict(sorted(components.items()))
 
 

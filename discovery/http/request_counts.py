@@ -27,6 +27,7 @@ ROUTES = STREAMS | {
     "/readyz",
     "/registrations",
     "/routers",
+    "/sd/prometheus",
     "/status",
 }
 

@@ -7,12 +7,13 @@ list and no store.
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from discovery import registrations
 from discovery.errors import Rejected
 from discovery.http.answers import Receive, Scope
+from discovery.listing.scrape_targets import ROLES
 from discovery.listing.snapshot import EVERYTHING, Filter
 from discovery.model import Listing, PoolKey
 
@@ -124,6 +125,27 @@ def pool_filter(query: bytes) -> tuple[Filter, Callable[[Listing], bool]]:
         **{name: frozenset(values) for name, values in parameters_of(query, Filter.__struct_fields__).items()}
     )
     return wanted, wanted.matches
+
+
+class TargetsAsked(NamedTuple):
+    """Which targets a query asks for: of which pools, in which roles, and whether some may be missing."""
+
+    wanted: Filter
+    roles: tuple[str, ...]
+    incomplete: bool
+
+
+@lru_cache(maxsize=1024)
+def targets_asked(query: bytes) -> TargetsAsked:
+    """The filters of pools, with ``role`` and ``incomplete``."""
+    values = parameters_of(query, (*Filter.__struct_fields__, "role", "incomplete"))
+    roles, incomplete = values.pop("role", list(ROLES)), values.pop("incomplete", ["false"])
+    if not set(roles) <= set(ROLES):
+        raise Rejected(400, "Bad query", f"role is one of {', '.join(ROLES)}.")
+    if incomplete not in (["true"], ["false"]):
+        raise Rejected(400, "Bad query", "incomplete is true or false, and given once.")
+    wanted = Filter(**{name: frozenset(given) for name, given in values.items()})
+    return TargetsAsked(wanted, tuple(role for role in ROLES if role in roles), incomplete == ["true"])
 
 
 def no_filter(query: bytes) -> tuple[Filter, Callable[[Any], bool]]:

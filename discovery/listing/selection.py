@@ -115,11 +115,15 @@ class Selection(Generic[Entry]):
             future = asyncio.get_running_loop().create_future()
             self._gzip = (self.token, future)
             if len(pieces) == 1 and len(pieces[0]) <= GZIP_INLINE_BYTES:
-                future.set_result(_gzip(pieces))
+                future.set_result(squeezed(pieces))
             else:
-                worker = asyncio.get_running_loop().run_in_executor(None, _gzip, pieces)
+                worker = asyncio.get_running_loop().run_in_executor(None, squeezed, pieces)
                 worker.add_done_callback(lambda done: None if future.done() else future.set_result(done.result()))
         return await asyncio.shield(self._gzip[1])
+
+    def in_order(self) -> Iterable[Fragment[Entry]]:
+        """All fragments in the order of their keys."""
+        return self._ordered()
 
     def apply(self, key: Key, old: Fragment[Entry] | None, new: Fragment[Entry] | None) -> None:
         """Take one change of what this selection sees."""
@@ -259,10 +263,6 @@ class Everything(Selection[Entry]):
         self.apply(key, old, fragment)
         return old
 
-    def in_order(self) -> Iterable[Fragment[Entry]]:
-        """All fragments in the order of their keys."""
-        return self._ordered()
-
     def _sorted(self) -> Iterable[Fragment[Entry]]:
         return [self.members[key] for key in sorted(self.members)]
 
@@ -305,6 +305,7 @@ def _event_pieces(lead: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield b"\n\n"
 
 
-def _gzip(pieces: Iterable[bytes]) -> bytes:
+def squeezed(pieces: Iterable[bytes]) -> bytes:
+    """As gzip; quick rather than small."""
     squeeze = zlib.compressobj(1, zlib.DEFLATED, 31)
     return b"".join([*map(squeeze.compress, pieces), squeeze.flush()])

@@ -20,6 +20,7 @@ PATHS = {
     "/pools/c1/n1/p1": ["DELETE", "GET", "HEAD"],
     "/routers": ["GET", "HEAD"],
     "/routers/events": ["GET", "HEAD"],
+    "/sd/prometheus": ["GET", "HEAD"],
     "/registrations": ["GET", "HEAD"],
     "/openapi.json": ["GET", "HEAD"],
     "/status": ["GET", "HEAD"],
@@ -583,6 +584,7 @@ def test_a_method_that_a_path_does_not_take_is_405_with_those_it_does(listed: Ri
 @pytest.mark.parametrize("path", [path for path in PATHS if not path.endswith("events")])
 def test_head_has_the_status_and_headers_of_get(listed: Rig, path: str) -> None:
     listed.start()
+    listed.pass_time(LEASE + 1)
     get, head = listed.get(path), listed.ask("HEAD", path)
     assert (head.status, head.headers) == (get.status, get.headers)
     assert get.status == 200

@@ -33,6 +33,7 @@ STRUCTS = {name: vars(openapi_schemas)[name] for name in vars(openapi_schemas) i
     "Listing": Listing,
     "Registration": Registration,
     "Accepted": Accepted,
+    "TargetGroups": tuple[openapi_schemas.TargetGroup, ...],
 }
 
 
@@ -215,7 +216,7 @@ def allowed_methods(app: Any, path: str) -> list[str]:
     return dict(sent[0]["headers"])[b"allow"].decode().split(", ")
 
 
-@pytest.mark.parametrize("path", ["/pools", "/registrations", "/status", "/readyz", "/metrics"])
+@pytest.mark.parametrize("path", ["/pools", "/sd/prometheus", "/registrations", "/status", "/readyz", "/metrics"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_fault_of_the_service_is_answered_as_the_document_says(method: str, path: str) -> None:
     with served(api.make_app(broken_service())) as server, server.peer() as peer:

@@ -83,6 +83,7 @@ MAY: dict[str, dict[str, set[str]]] = {
     ONE: {"GET": READERS, "HEAD": READERS, "DELETE": HERE},
     "/routers": {"GET": READERS, "HEAD": READERS},
     "/routers/events": {"GET": READERS, "HEAD": READERS},
+    "/sd/prometheus": {"GET": READERS, "HEAD": READERS},
     "/registrations": {"GET": READERS, "HEAD": READERS},
     "/status": {"GET": READERS, "HEAD": READERS},
     "/openapi.json": {"GET": ANY_TOKEN, "HEAD": ANY_TOKEN},

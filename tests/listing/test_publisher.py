@@ -705,13 +705,13 @@ async def test_gzip_is_made_once_per_change_also_for_readers_at_the_same_time() 
 
 async def test_a_long_list_is_compressed_while_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
-    compress = selection._gzip
+    compress = selection.squeezed
 
     def noting(body: bytes) -> bytes:
         threads.append(threading.current_thread())
         return compress(body)
 
-    monkeypatch.setattr(selection, "_gzip", noting)
+    monkeypatch.setattr(selection, "squeezed", noting)
     publisher: Publisher[Listing] = Publisher("pools")
     listed = [pool(f"p{number}", metadata={"k": "x" * 500}) for number in range(500)]
     publisher.publish([(entry.key, pool_fragment(entry)) for entry in listed], True, FOREVER)

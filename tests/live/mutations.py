@@ -146,6 +146,7 @@ VALID = [
     _plain(b"GET", b"/pools/events", b"Last-Event-ID: 0"),
     _plain(b"GET", b"/routers"),
     _plain(b"GET", b"/registrations"),
+    _plain(b"GET", b"/sd/prometheus?role=relay&incomplete=true&model=m", b"Accept-Encoding: gzip"),
     _plain(b"GET", b"/status?pool=mutated/n1/p1"),
     _plain(b"GET", b"/metrics"),
     _plain(b"GET", b"/readyz"),

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from discovery.listing.scrape_targets import ROLES
 from tests.commands.program import DISCOVERY, environment
 from tests.live.redis_server import RedisServer
 from tests.live.replica import Answer, Replica
@@ -257,6 +258,7 @@ def test_hostile_text_comes_out_everywhere_as_it_went_in(service: Service, traff
 
     check_redis(service)
     check_metrics(service)
+    check_targets(service)
     check_commands(service)
     check_names(service)
     check_logs(service)
@@ -279,6 +281,24 @@ def check_metrics(service: Service) -> None:
     values = {value for family in families for sample in family.samples for value in sample.labels.values()}
     assert [value for value in values if not re.fullmatch("[A-Za-z0-9_./:+{}-]*", value)] == []
     assert not values & {*models, *(part for key in service.taken for part in key)}
+
+
+def check_targets(service: Service) -> None:
+    """Prometheus refuses the whole answer for one name of a label that is none, and takes any text as a value."""
+    groups = service.a.get("/sd/prometheus").json
+    names = {name for group in groups for name in group["labels"]}
+    assert [name for name in names if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)] == []
+    found: dict[tuple[Key, str], int] = {}
+    for group in groups:
+        target = (key_of(group["labels"]), group["labels"]["role"])
+        found[target] = found.get(target, 0) + len(group["targets"])
+        body = service.taken[target[0]]
+        assert group["labels"]["model"] == body["model"]
+        has_metadata = any(name.startswith("__meta_discovery_metadata_") for name in group["labels"])
+        assert has_metadata == any(body.get("metadata", {}).values())
+    wanted = {(key, role): body.get(f"{role}s") for key, body in service.taken.items() for role in ROLES}
+    assert set(found) == {target for target, urls in wanted.items() if urls}
+    assert all(count <= len(wanted[target]) for target, count in found.items())
 
 
 def check_commands(service: Service) -> None:

@@ -17,6 +17,7 @@ PASSWORD, ESCAPED = f"{PLANTED}/p@ss:w", f"{PLANTED}%2Fp%40ss%3Aw"
 PATHS = (
     "/",
     "/pools",
+    "/sd/prometheus?incomplete=true",
     "/registrations",
     "/status",
     "/status?pool=*",
