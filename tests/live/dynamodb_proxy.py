@@ -11,12 +11,17 @@ import email.utils
 import itertools
 import json
 import math
+import re
 import threading
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials
 
 from tests.live.signs import free_port
 
@@ -35,6 +40,8 @@ class Asked:
     operation: str
     body: dict[str, Any] = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
+    sent: bytes = field(default=b"", repr=False)
+    """The body as it came."""
     status: int | None = None
     answered: float | None = None
 
@@ -131,6 +138,24 @@ def wants_true_clocks(within_secs: float = 300) -> Fault:
         if abs(signed.timestamp() - time.time()) <= within_secs:
             return await proceed(asked.body)
         return problem(400, "InvalidSignatureException", f"Signature of {signed} is not of the present time")
+
+    return meet
+
+
+def wants_signatures(credentials: Mapping[str, str], region: str) -> Fault:
+    """Not done for a caller whose signature is none of these credentials; botocore is the judge."""
+    known = botocore.credentials.Credentials(credentials["AWS_ACCESS_KEY_ID"], credentials["AWS_SECRET_ACCESS_KEY"])
+    judge = botocore.auth.SigV4Auth(known, "dynamodb", region)
+
+    async def meet(asked: Asked, proceed: Proceed) -> Answer | None:
+        said = dict(re.findall(r"(\w+)=([^, ]+)", asked.headers["authorization"]))
+        headers = {name: asked.headers[name] for name in said["SignedHeaders"].split(";")}
+        request = botocore.awsrequest.AWSRequest("POST", f"http://{headers['host']}/", headers, asked.sent)
+        request.context["timestamp"] = headers["x-amz-date"]
+        expected = judge.signature(judge.string_to_sign(request, judge.canonical_request(request)), request)
+        if said["Signature"] == expected and {"host", _TARGET, "x-amz-date"} <= headers.keys():
+            return await proceed(asked.body)
+        return problem(400, "InvalidSignatureException", "The request signature we calculated does not match")
 
     return meet
 
@@ -272,7 +297,7 @@ class DynamoDBProxy:
     async def _answer(self, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection goes on."""
         operation = headers.get(_TARGET, "").rpartition(".")[2]
-        asked = Asked(time.monotonic(), operation, json.loads(body), headers)
+        asked = Asked(time.monotonic(), operation, json.loads(body), headers, body)
         self.asked.append(asked)
         answer = await self._meet(asked, list(self._faults), asked.body)
         asked.answered = time.monotonic()

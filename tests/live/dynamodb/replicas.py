@@ -30,14 +30,19 @@ class TableReplica(Replica):
         table: Table,
         through: DynamoDBProxy | None = None,
         clock: str | None = None,
+        credentials: dict[str, str] | None = None,
         flags: tuple[str, ...] = (),
         **settings: Any,
     ) -> None:
-        """``clock`` is how far its wall clock is off, ``+1h`` or ``-1h``; its monotonic clock stays true."""
+        """``clock`` is how far its wall clock is off, ``+1h`` or ``-1h``; its monotonic clock stays true.
+
+        ``credentials`` are variables that say where it finds some, in place of those of the table.
+        """
         where = table.flags if through is None else table.flags_through(through.url)
         super().__init__(directory, name, flags=(*where, *flags), **settings)
         self.through = through
-        environment = {**HERMETIC, **table.credentials} if table.credentials else {}
+        found = table.credentials if credentials is None else credentials
+        environment = {**HERMETIC, **found} if table.credentials else found
         self._command = ["env", *(f"{name}={value}" for name, value in environment.items()), *self._command]
         if clock is not None:
             surroundings = Surroundings(directory, f"{name}-around")

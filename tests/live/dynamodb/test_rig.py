@@ -21,9 +21,10 @@ from tests.live.dynamodb_proxy import (
     throttles,
     torn,
     unheard,
+    wants_signatures,
     wants_true_clocks,
 )
-from tests.live.dynamodb_server import CREDENTIALS, DynamoDBServer, Table
+from tests.live.dynamodb_server import CREDENTIALS, REGION, DynamoDBServer, Table
 from tests.live.signs import await_sign
 
 pytestmark = pytest.mark.live
@@ -57,6 +58,7 @@ REFUSED: list[tuple[Callable[[], Fault], str]] = [
     (lambda: throttles("ThrottlingException"), "ThrottlingException"),
     (lambda: denies("Query"), "AccessDeniedException"),
     (lambda: wants_true_clocks(-1), "InvalidSignatureException"),
+    (lambda: wants_signatures({**CREDENTIALS, "AWS_SECRET_ACCESS_KEY": "x"}, REGION), "InvalidSignatureException"),
 ]
 
 
@@ -64,10 +66,12 @@ def test_the_proxy_passes_everything_on_or_does_what_it_was_told(table: Table, m
     proxy = make_proxy()
     table.put_items(items.item(f"c1/n1/p{number:02}", lease=20, model="m" * 250) for number in range(50))
     with through(proxy, table) as other:
+        proxy.let(wants_signatures(CREDENTIALS, REGION))
         (whole,) = read(other)
         assert whole["Items"] == table.scan()
         # Each item has some 470 bytes: 50 of them are six times 4 KB.
         assert whole["ConsumedCapacity"]["CapacityUnits"] == 6
+        proxy.heal()
         for fault, code in REFUSED:
             proxy.let(fault(), "Query")
             with pytest.raises(botocore.exceptions.ClientError, match=code):
