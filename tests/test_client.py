@@ -403,7 +403,7 @@ async def test_deregister_escapes_the_key_and_names_the_instance(service: FakeSe
 
 @asynccontextmanager
 async def following(*urls: str, silence_secs: float = 40.0, patience_secs: float = 5.0) -> AsyncIterator[Pools]:
-    connections = Connections(Service(urls), keep_alive=False)
+    connections = Connections(Service(urls))
     async with Pools(connections, (), patience_secs=patience_secs, silence_secs=silence_secs) as pools:
         yield pools
 

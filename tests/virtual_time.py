@@ -4,6 +4,7 @@ For logic without sockets only; a loop that waits for real input and output must
 """
 
 import asyncio
+import heapq
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     _scheduled: list[asyncio.TimerHandle]
     _ready: list[asyncio.Handle]
+    _timer_cancelled_count: int
 
     def __init__(self, start: float = 1000.0) -> None:
         super().__init__()
@@ -25,8 +27,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def _run_once(self) -> None:
+        while self._scheduled and self._scheduled[0].cancelled():
+            # Left in place, the clock would jump to it alone, and what is due next would be waited for in earnest.
+            heapq.heappop(self._scheduled)._scheduled = False  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1
         if not self._ready and self._scheduled:
-            # A cancelled timer may stand first: it is never later than the next living one, so nothing is skipped.
             self._now = max(self._now, self._scheduled[0].when())
         super()._run_once()  # type: ignore[misc]
 

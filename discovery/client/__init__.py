@@ -108,12 +108,11 @@ class Client:
     ) -> Pools:
         """The pools, kept current within ``async with``; see ``Pools``."""
         query = _query(model=model, cluster_id=cluster_id, namespace=namespace, capability=capability, region=region)
-        # A kept connection would lead back to the very replica that ended the stream because it shuts down.
-        return Pools(self._connect(keep_alive=False), query, patience_secs=patience_secs)
+        return Pools(self._connect(), query, patience_secs=patience_secs)
 
     def register(self, registration: Registration, *, keep_on_exit: bool = False) -> Heartbeat:
         """One pool, kept registered within ``async with`` and deregistered at its end; see ``Heartbeat``."""
-        return Heartbeat(self._connect(alone=True), registration, keep_on_exit=keep_on_exit)
+        return Heartbeat(self._connect(), registration, keep_on_exit=keep_on_exit)
 
     async def deregister(self, key: PoolKey, instance_id: str | None = None) -> None:
         """Take a pool off every list at once; with ``instance_id`` only while that instance's registration stands.
@@ -148,11 +147,11 @@ class Client:
         except ValueError as error:
             raise Unavailable("the list of routers cannot be read: is it a discovery service?") from error
 
-    def _connect(self, *, keep_alive: bool = True, alone: bool = False) -> "Connections":
+    def _connect(self) -> "Connections":
         # aiohttp takes longer to import than all the rest: whoever only imports this library does not wait for it.
         from discovery.client.transport import Connections
 
-        return Connections(self._service, keep_alive=keep_alive, alone=alone)
+        return Connections(self._service)
 
 
 def _query(**filters: Wanted) -> Pairs:

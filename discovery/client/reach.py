@@ -3,6 +3,7 @@
 ``transport`` is the real thing; tests put a service in its place that lives in memory and on the loop's own time.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -22,10 +23,13 @@ class EventStream(Protocol):
 class Reach(Protocol):
     """The service, to be asked. Whether and when to ask again is for the caller."""
 
-    async def request(self, request: Request, *, deadline_secs: float) -> Answer:
+    async def request(
+        self, request: Request, *, deadline_secs: float, begun: Callable[[], None] | None = None
+    ) -> Answer:
         """The first answer that settles it (200, 204 or 304), its body whole.
 
-        Raises ``Rejected`` for a 4xx, ``NoAnswer`` when nobody answered, ``Unavailable`` when only "not now" was heard.
+        ``begun`` is called when the head of an answer has come. Raises ``Rejected`` for a 4xx, ``NoAnswer`` when nobody
+        answered, ``Unavailable`` when only "not now" was heard.
         """
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[EventStream]:

@@ -5,15 +5,12 @@ asked is small, `/status`; whole lists are read only where these do not agree by
 """
 
 import asyncio
-import socket
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address
-from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from discovery.client import diagnosis
 from discovery.client.agreement import Comparison, Looks, ReplicaState, faults, lists_agree, state, verdict
 from discovery.client.diagnosis import Explanation
+from discovery.client.places import RESOLVED_SECS, Place, places_of
 from discovery.client.service import Request, Service, path_of, target
 from discovery.client.snapshot import Snapshot, read_pools
 from discovery.client.transport import Connections
@@ -22,24 +19,16 @@ from discovery.model import PoolKey
 
 STATUS_SECS = 5.0
 LIST_SECS = 30.0
-RESOLVED_SECS = 5.0
 PAUSE_SECS = 0.3
 LOOKS = 3
 LOOK_PAUSE_SECS = 0.9
 """In two of them a replica that reads its table once a second has read it at least once."""
 
 
-class _Target(NamedTuple):
-    """One address of one URL, None where the URL names it itself."""
-
-    url: str
-    address: str | None
-
-
 class _Replica:
     """One replica to ask, and what was heard of it."""
 
-    def __init__(self, service: Service, target: _Target) -> None:
+    def __init__(self, service: Service, target: Place) -> None:
         self.target = target
         self.heard: list[ReplicaState] = []
         self.error: DiscoveryError | None = None
@@ -48,7 +37,7 @@ class _Replica:
 
     async def ask(self) -> None:
         """Its state now, or why there is none."""
-        url, address = self.target
+        url, address, _ = self.target
         try:
             answer = await self._connections.request(Request("GET", path_of("status")), deadline_secs=STATUS_SECS)
             self.heard.append(state(url, address, answer.body))
@@ -102,21 +91,13 @@ async def compared(service: Service, keys: Sequence[PoolKey], patience_secs: flo
         await asyncio.gather(*(replica.close() for replica in replicas))
 
 
-async def _targets(url: str) -> list[_Target]:
-    host = urlsplit(url).hostname or ""
-    try:
-        ip_address(host)
-    except ValueError:
-        pass
-    else:
-        return [_Target(url, None)]
+async def _targets(url: str) -> list[Place]:
     try:
         async with asyncio.timeout(RESOLVED_SECS):
-            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found = await places_of(url)
     except (OSError, UnicodeError):  # TimeoutError is one too; whoever connects says what is wrong with the name
-        return [_Target(url, None)]
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
-    return [_Target(url, address) for address in addresses] if len(addresses) > 1 else [_Target(url, None)]
+        return [Place(url, None, url)]
+    return found if len(found) > 1 else [Place(url, None, url)]
 
 
 async def _heard(replicas: list[_Replica], patience_secs: float) -> list[_Replica]:

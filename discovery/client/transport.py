@@ -1,4 +1,4 @@
-"""HTTP towards the service: base URLs tried in turn, deadlines on everything, and every failure as one of our errors.
+"""HTTP towards the service: places tried in turn, deadlines on everything, and every failure as one of our errors.
 
 The only place that knows aiohttp. Cookies, redirects and proxies from the environment are never followed: answers come
 from the URLs that were given, or not at all. Knows nothing of pools; whether and when to try again is for the caller.
@@ -8,20 +8,30 @@ import asyncio
 import os
 import socket
 import ssl
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from discovery import __version__
-from discovery.client.answers import Answer, NoAnswer, all_of, judged, one_line
+from discovery.client.answers import Answer, NoAnswer, judged, one_line
+from discovery.client.places import Place, Places
+from discovery.client.race import Progress, Race, Stage
 from discovery.client.service import STREAM_OPENS_SECS, Request, Service
 from discovery.errors import Unavailable
 
+Result = TypeVar("Result")
+
 CONNECT_SECS = 3.0
+"""How long a connection may take, with its TLS handshake."""
+STALL_SECS = 5.0
+"""How long the body of an answer may stand still."""
+KEEP_ALIVE = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
+"""The kernel asks an idle peer after two seconds whether it is there, and takes three times no answer for its end."""
 
 UNKNOWN_ISSUER = (18, 19, 20, 21)
 """Of OpenSSL's codes those that say: self-signed, or of a CA that is not known."""
@@ -35,8 +45,9 @@ _BROKEN = (aiohttp.ClientError, OSError)
 class Stream:
     """An answer that does not end by itself, read as it comes."""
 
-    def __init__(self, base: str, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, base: str, session: aiohttp.ClientSession, response: aiohttp.ClientResponse) -> None:
         self.base = base
+        self._session = session
         self._response = response
 
     async def read(self, silence_secs: float) -> bytes:
@@ -48,6 +59,11 @@ class Stream:
             raise NoAnswer(f"{self.base} was silent for {silence_secs:g} s", reached=True) from error
         except _BROKEN as error:
             raise _no_answer(self.base, error) from error
+
+    async def close(self) -> None:
+        """End it, and its connection."""
+        self._response.close()
+        await self._session.close()
 
 
 class _OneAddress(AbstractResolver):
@@ -66,98 +82,158 @@ class _OneAddress(AbstractResolver):
         """Nothing is held."""
 
 
-class Connections:
-    """Connections for one use of the service, remembering which base URL answered last.
+class _Kept:
+    """Kept connections to one place, ended when nobody uses them any more."""
 
-    ``keep_alive`` false opens one per request. ``alone`` says that there is never more than one request at a time:
-    after a failure the next attempt is then made on a new connection, which a balancer may hand to another replica.
-    ``address`` is the one to connect to of those that the URL's name has; Host and the name that TLS checks stay.
+    def __init__(self, place: Place) -> None:
+        self.session = _session(place, keep_alive=True)
+        self.retired = False
+        self._users = 0
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[aiohttp.ClientSession]:
+        self._users += 1
+        try:
+            yield self.session
+        finally:
+            self._users -= 1
+            await self.end_if_unused()
+
+    async def end_if_unused(self) -> None:
+        if self.retired and not self._users:
+            await self.session.close()
+
+
+class Connections:
+    """Connections for one use of the service, remembering at which place it answered last.
+
+    Requests may use a kept connection; after a failure the next one uses a new one, which a balancer may hand to
+    another replica. A stream always has a connection of its own: a kept one would lead back to the very replica that
+    ended the stream before because it shuts down. ``address`` is the one to connect to of those that the URL's name
+    has; whichever it is, Host and the name that TLS checks are the URL's.
     """
 
-    def __init__(
-        self, service: Service, *, keep_alive: bool = True, alone: bool = False, address: str | None = None
-    ) -> None:
+    def __init__(self, service: Service, *, address: str | None = None) -> None:
         self._service = service
-        self._keep_alive = keep_alive
-        self._resolver = None if address is None else _OneAddress(address)
-        self._alone = alone
-        self._first = 0
-        self._session: aiohttp.ClientSession | None = None
+        self._places = Places(service.urls, address)
+        self._kept: dict[Place, _Kept] = {}
 
-    async def request(self, request: Request, *, deadline_secs: float) -> Answer:
-        """The first answer that settles it, of one attempt per base URL, each within the deadline.
+    async def request(
+        self, request: Request, *, deadline_secs: float, begun: Callable[[], None] | None = None
+    ) -> Answer:
+        """The first answer that settles it, of one attempt per place, each within the deadline.
 
-        Raises ``Rejected`` for a 4xx, ``NoAnswer`` when nobody answered, ``Unavailable`` when only "not now" was heard.
+        ``begun`` is called when the head of an answer has come. Raises ``Rejected`` for a 4xx, ``NoAnswer`` when nobody
+        answered, ``Unavailable`` when only "not now" was heard.
         """
-        failures: list[Unavailable] = []
-        bases, may_repeat = deque(self._in_turn()), self._alone
-        while bases:
-            base = bases.popleft()
-            try:
-                answer = await self._attempt(base, request, deadline_secs)
-            except Unavailable as failure:
-                await self._start_anew()
-                if may_repeat and isinstance(failure, NoAnswer) and failure.dropped:
-                    may_repeat = False
-                    bases.appendleft(base)
-                else:
-                    failures.append(failure)
-            else:
-                self._prefer(base)
-                return answer
-        raise all_of(failures)
+
+        async def attempt(progress: Progress) -> Answer:
+            with self._places.waiting_for(progress.place):
+                return await self._attempt(progress, request, deadline_secs, begun)
+
+        waits = "Prefer" in request.headers  # an answer that is late on purpose is no reason to ask another
+        return await self._first(attempt, again=request.method == "GET" and not waits)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
-        """An open stream of events from the first base URL that gives one; opening it raises as ``request`` does."""
-        base, response = await self._open_first(request)
-        self._prefer(base)
+        """An open stream of events from the first place that gives one; opening it raises as ``request`` does."""
+        late: list[Stream] = []
         try:
-            yield Stream(base, response)
+            stream = await self._first(lambda progress: self._open(progress, request), again=True, discard=late.append)
         finally:
-            response.close()
+            for each in late:
+                await each.close()
+        try:
+            yield stream
+        finally:
+            await stream.close()
 
     def move_on(self) -> None:
-        """Begin with the next base URL: this one has just sent us away."""
-        self._first = (self._first + 1) % len(self._service.urls)
+        """Begin with the next place: this one has just sent us away."""
+        self._places.move_on()
 
     async def close(self) -> None:
         """End every connection."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        kept, self._kept = self._kept, {}
+        await self._places.close()
+        for each in kept.values():
+            await each.session.close()
 
-    def _in_turn(self) -> list[str]:
-        urls = self._service.urls
-        return [*urls[self._first :], *urls[: self._first]]
+    async def _first(
+        self,
+        attempt: Callable[[Progress], Coroutine[Any, Any, Result]],
+        *,
+        again: bool,
+        discard: Callable[[Result], None] = lambda _: None,
+    ) -> Result:
+        places, nameless = await self._places.in_turn()
+        await self._forget_gone_places()
+        race = Race(places, attempt, again=again, discard=discard)
+        race.failures += [
+            NoAnswer(f"cannot connect to {url}: the name cannot be resolved", reached=False) for url in nameless
+        ]
+        place, result = await race.run()
+        self._places.prefer(place)
+        return result
 
-    def _prefer(self, base: str) -> None:
-        self._first = self._service.urls.index(base)
+    async def _forget_gone_places(self) -> None:
+        for place in [place for place in self._kept if place not in self._places]:
+            await self._start_anew(place)
 
-    async def _start_anew(self) -> None:
-        if self._alone:
-            await self.close()
+    async def _start_anew(self, place: Place) -> None:
+        if kept := self._kept.pop(place, None):
+            kept.retired = True
+            await kept.end_if_unused()
 
-    async def _attempt(self, base: str, request: Request, deadline_secs: float) -> Answer:
+    async def _attempt(
+        self, progress: Progress, request: Request, deadline_secs: float, begun: Callable[[], None] | None
+    ) -> Answer:
+        """One answer; a kept connection that turns out to have ended costs no failure, but is tried anew."""
+        try:
+            return await self._ask(progress, request, deadline_secs, begun)
+        except NoAnswer as failure:
+            await self._start_anew(progress.place)
+            self._places.failed()
+            if not (failure.dropped and progress.kept):
+                raise
+        except Unavailable:
+            await self._start_anew(progress.place)
+            raise
+        return await self._ask(progress, request, deadline_secs, begun)
+
+    async def _ask(
+        self, progress: Progress, request: Request, deadline_secs: float, begun: Callable[[], None] | None
+    ) -> Answer:
+        place = progress.place
         limits = aiohttp.ClientTimeout(total=deadline_secs, sock_connect=min(CONNECT_SECS, deadline_secs))
-        return await _read(base, await self._send(base, request, limits))
+        kept = self._kept.get(place) or self._kept.setdefault(place, _Kept(place))
+        async with kept.use() as session:
+            response = await self._send(session, progress, request, limits)
+            if begun is not None:
+                begun()
+            return await _read(place.name, response)
 
-    async def _open_first(self, request: Request) -> tuple[str, aiohttp.ClientResponse]:
-        failures: list[Unavailable] = []
-        for base in self._in_turn():
-            try:
+    async def _open(self, progress: Progress, request: Request) -> Stream:
+        session = _session(progress.place, keep_alive=False)
+        try:
+            with self._places.waiting_for(progress.place):
                 async with asyncio.timeout(STREAM_OPENS_SECS):
-                    return base, await self._open(base, request)
-            except Unavailable as failure:
-                failures.append(failure)
-            except TimeoutError:
-                failures.append(NoAnswer(f"{base} did not answer in time", reached=True))
-        raise all_of(failures)
+                    response = await self._opened(session, progress, request)
+        except BaseException as error:
+            await session.close()
+            self._places.failed()
+            if isinstance(error, TimeoutError):
+                raise NoAnswer(f"{progress.place.name} did not answer in time", reached=True) from error
+            raise
+        return Stream(progress.place.name, session, response)
 
-    async def _open(self, base: str, request: Request) -> aiohttp.ClientResponse:
+    async def _opened(
+        self, session: aiohttp.ClientSession, progress: Progress, request: Request
+    ) -> aiohttp.ClientResponse:
         wanted = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "Cache-Control": "no-cache"}
         forever = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECS)
-        response = await self._send(base, request._replace(headers={**request.headers, **wanted}), forever)
+        asked = request._replace(headers={**request.headers, **wanted})
+        response, base = await self._send(session, progress, asked, forever), progress.place.name
         if response.status == 200:
             if response.content_type == "text/event-stream":
                 return response
@@ -166,40 +242,77 @@ class Connections:
             await _read(base, response)
         raise Unavailable(f"{base} answered {response.status} but no stream of events: is it a discovery service?")
 
-    async def _send(self, base: str, request: Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        headers = {**request.headers, **self._service.authorization()}
-        url = URL(base + request.target, encoded=True)
+    async def _send(
+        self, session: aiohttp.ClientSession, progress: Progress, request: Request, limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        url = progress.place.url
         try:
-            return await self._open_session().request(
+            response = await session.request(
                 request.method,
-                url,
-                headers=headers,
+                URL(url + request.target, encoded=True),
+                headers={**request.headers, **self._service.authorization()},
                 data=request.body,
                 timeout=limits,
                 allow_redirects=False,
                 ssl=self._service.trust.context(),
+                trace_request_ctx=progress,
             )
         except _BROKEN as error:
-            raise _no_answer(base, error) from error
+            raise _no_answer(progress.place.name, error) from error
+        progress.reach(Stage.ANSWERED)
+        return response
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(force_close=not self._keep_alive, resolver=self._resolver),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": f"pool-discovery/{__version__}"},
-                trust_env=False,
-            )
-        return self._session
+
+def _session(place: Place, *, keep_alive: bool) -> aiohttp.ClientSession:
+    resolver = None if place.address is None else _OneAddress(place.address)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(force_close=not keep_alive, resolver=resolver, socket_factory=_socket),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": f"pool-discovery/{__version__}"},
+        trust_env=False,
+        trace_configs=[_TRACE],
+    )
+
+
+def _socket(address: Any) -> socket.socket:
+    """A socket that notices within seconds when the other side's machine or the way to it is gone."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:  # not every system has them
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
+    context.trace_request_ctx.reach(Stage.ASKED)
+
+
+async def _connected_before(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
+    context.trace_request_ctx.kept = True
+    context.trace_request_ctx.reach(Stage.ASKED)
+
+
+def _tracing() -> aiohttp.TraceConfig:
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_create_end.append(_connected)
+    trace.on_connection_reuseconn.append(_connected_before)
+    return trace
+
+
+_TRACE = _tracing()
 
 
 async def _read(base: str, response: aiohttp.ClientResponse) -> Answer:
     try:
         async with response:
-            body = await response.read()
+            pieces = []
+            while piece := await asyncio.wait_for(response.content.readany(), STALL_SECS):
+                pieces.append(piece)
     except _BROKEN as error:
         raise _no_answer(base, error) from error
-    return judged(base, response.status, response.headers, body)
+    return judged(base, response.status, response.headers, b"".join(pieces))
 
 
 def _no_answer(base: str, error: Exception) -> NoAnswer:

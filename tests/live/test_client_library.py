@@ -46,7 +46,7 @@ async def test_no_pool_is_ever_missing_while_a_replica_fails(
     registrations = [Registration("c1", "n1", f"p{number:02}", "m") for number in range(COUNT)]
     async with Client(urls) as client, AsyncExitStack() as relays:
         beats = [await relays.enter_async_context(client.register(registration)) for registration in registrations]
-        router = Pools(Connections(Service(urls), keep_alive=False), (), patience_secs=5, silence_secs=1.5)
+        router = Pools(Connections(Service(urls)), (), patience_secs=5, silence_secs=1.5)
         async with router as pools:
             await until(lambda: len(shown(pools)) == COUNT)
             fewest: list[int] = []
