@@ -75,8 +75,16 @@ class Remaining(NamedTuple):
 Event = Put | Deleted | Health | Listed
 
 
+CONFIRMED_FOR_SECS = 2.0
+"""For how long what was read counts as confirmed, where the store is asked each second and answers in one step."""
+
+
 class Store(Protocol):
     """Where registrations live."""
+
+    @property
+    def confirmed_for_secs(self) -> float:
+        """For how long what was read counts as confirmed, while no call fails: at least ``CONFIRMED_FOR_SECS``."""
 
     async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
         """Store a registration under a new lease; equal bytes only renew it. Raises ``Unavailable``: not confirmed."""

@@ -23,6 +23,7 @@ from discovery.stores.mass_loss import MassLoss
 log = logging.getLogger(__name__)
 
 REMEMBER_DELETED_SECS = 10.0
+UNREADABLE_REMEMBERED = 1000
 
 Change = tuple[PoolKey, Registration | None]
 _NOTHING: Mapping[PoolKey, Registration | None] = MappingProxyType({})
@@ -79,6 +80,7 @@ class Entries:
         self._clock = clock
         self._deleted: OrderedDict[PoolKey, tuple[str, int, float]] = OrderedDict()
         self._numbers = itertools.count(1)
+        self._unreadable: OrderedDict[PoolKey, int] = OrderedDict()
 
     def mark(self) -> int:
         """A number above ``touched`` of every entry: what is touched after this moment has a higher one."""
@@ -215,13 +217,18 @@ class Entries:
         return deleted is not None and deleted[0] == epoch and deleted[1] >= revision
 
     def decode(self, key: PoolKey, value: bytes) -> Registration | None:
-        """What the store says of the pool; None, counted and told, where it is foreign."""
+        """What the store says of the pool; None, counted and told once, where it is foreign."""
+        if self._unreadable.get(key) == hash(value):
+            return None  # a store that lists all each second says so each time
         try:
             registration = registrations.decode(value)
             if registration.key != key:
                 raise ValueError(f"it is about {registration.key}")
         except ValueError as error:
             self._counters.registrations_ignored.inc()
+            self._unreadable[key] = hash(value)
+            while len(self._unreadable) > UNREADABLE_REMEMBERED:
+                self._unreadable.popitem(last=False)
             text = "the stored value of pool %s is skipped: %s"
             event(log, logging.WARNING, "pool.unreadable", text, key, error, pool=str(key), cause=str(error))
             return None

@@ -26,6 +26,7 @@ class MeasuredStore:
         self._clock = clock
         self._put = store.put
         self._put_secs = counters.store_call_seconds.of("put")
+        self.confirmed_for_secs = store.confirmed_for_secs
         self.share = store.share
         self.close = store.close
         self.describe = store.describe

@@ -15,7 +15,7 @@ import msgspec
 
 from discovery.errors import Unavailable
 from discovery.model import PoolKey
-from discovery.stores import Deleted, Event, Health, Listed, Outcome, Put, Remaining, Stored
+from discovery.stores import CONFIRMED_FOR_SECS, Deleted, Event, Health, Listed, Outcome, Put, Remaining, Stored
 
 TICK_SECS = 0.25
 PAUSE_SECS = 2.0
@@ -30,6 +30,8 @@ _decode_instance = msgspec.json.Decoder(_Instance).decode
 
 class MemoryStore:
     """Registrations and leases of one process."""
+
+    confirmed_for_secs = CONFIRMED_FOR_SECS
 
     def __init__(self, lease_secs: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._lease_secs = lease_secs

@@ -21,7 +21,7 @@ from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
 from discovery.registrations import Heartbeat
-from discovery.stores import Deleted, Event, Health, Listed, Put, Store
+from discovery.stores import CONFIRMED_FOR_SECS, Deleted, Event, Health, Listed, Put, Store
 from discovery.stores.alarms import Alarms
 from discovery.stores.entries import Change, Entries, Known
 from discovery.stores.epochs import Epochs
@@ -34,7 +34,6 @@ __all__ = ["Change", "Known", "Replica"]
 
 log = logging.getLogger(__name__)
 
-CONFIRMED_FOR_SECS = 2.0
 REFUSED_FOR_SECS = 2.0
 SHORT_LEASE_SECS = 8.0
 """Under a lease below it a relay that is refused once has no second to lose: all come back after one, unspread."""
@@ -148,8 +147,9 @@ class Replica:
         now = self._clock()
         if not self._listed:
             return Missing("unread", f"the store has not been read yet{self._cause()}")
-        if (silent := now - self._confirmed_at) >= CONFIRMED_FOR_SECS:
-            return Missing("unconfirmed", f"the store has not confirmed the registrations for {silent:.1f} s{self._cause()}")
+        if (silent := now - self._confirmed_at) >= self._confirmed_for_secs():
+            text = f"the store has not confirmed the registrations for {silent:.1f} s{self._cause()}"
+            return Missing("unconfirmed", text)
         if self._mass_loss.holding:
             return Missing("mass_loss", f"{REASON}; {self._mass_loss.kept} ended pools are kept for now")
         if self._settling is not None:
@@ -161,6 +161,10 @@ class Replica:
                 "held", f"{overdue} pools are held over the end of their leases after trouble with the store"
             )
         return None
+
+    def _confirmed_for_secs(self) -> float:
+        """While the store fails only the shortest time counts; a store that reads for long does not fail by that."""
+        return CONFIRMED_FOR_SECS if self._holds.failing_since is not None else self._store.confirmed_for_secs
 
     @property
     def held(self) -> int:
@@ -468,4 +472,4 @@ class Replica:
             else:
                 event(log, logging.WARNING, "list.incomplete", "%s", problems.not_complete(reason), cause=reason)
         self._whole = reason
-        self._on_change(changes, reason is None, self._confirmed_at + CONFIRMED_FOR_SECS)
+        self._on_change(changes, reason is None, self._confirmed_at + self._confirmed_for_secs())

@@ -17,7 +17,7 @@ import msgspec
 
 from discovery.errors import Gone, Unavailable
 from discovery.model import PoolKey
-from discovery.stores import Deleted, Event, Health, Listed, Outcome, Put, Remaining, Stored
+from discovery.stores import CONFIRMED_FOR_SECS, Deleted, Event, Health, Listed, Outcome, Put, Remaining, Stored
 
 Result = TypeVar("Result")
 Path = Literal["up", "refusing", "silent"]
@@ -126,6 +126,8 @@ class SharedServer:
 
 class View:
     """The store as one replica reaches it."""
+
+    confirmed_for_secs = CONFIRMED_FOR_SECS
 
     def __init__(self, server: SharedServer) -> None:
         self.server = server

@@ -1,4 +1,9 @@
-"""What every store promises, each promise stated once and run on memory, on a real Redis and on a real Valkey."""
+"""What every store promises, each promise stated once and run on memory, a real Redis and Valkey, and a table.
+
+The table is of moto's server, a process of its own; and of whatever answers at ``DYNAMODB_LIVE_URL``, where that is
+set. What differs by nature: others hear of a change only by reading the table, so nothing is announced, and what a
+watch tells carries its own store's revision; a table that is new or empty is no sign of loss, so nothing settles.
+"""
 
 import asyncio
 import contextlib
@@ -15,7 +20,9 @@ from discovery.stores import Deleted, Event, Health, Listed, Put, Store
 from discovery.stores.memory import MemoryStore
 from discovery.stores.redis.address import Access
 from discovery.stores.redis.store import RedisStore
+from tests.live.dynamodb_server import DynamoDBServer, Table
 from tests.live.redis_server import RedisServer
+from tests.stores.tables import dynamo_store, live_table
 
 LEASE = 5.0
 KEY = PoolKey("us-east-1", "prod", "llama/70b %")
@@ -28,24 +35,46 @@ def value(model: str, instance: str | None = None) -> bytes:
     return f'{{"model":"{model}"{tail}}}'.encode()
 
 
-@pytest.fixture(
-    params=["memory", pytest.param("redis", marks=pytest.mark.live), pytest.param("valkey", marks=pytest.mark.live)]
-)
-async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callable[[], Store]]:
+TABLES = ("dynamodb", "dynamodb-live")
+
+
+ANNOUNCING = ["memory", *(pytest.param(kind, marks=pytest.mark.live) for kind in ("redis", "valkey"))]
+
+
+@pytest.fixture(params=[*ANNOUNCING, *(pytest.param(kind, marks=pytest.mark.live) for kind in TABLES)])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which store."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def open_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callable[[], Store]]:
     """Opens as many stores on the same data as are asked for; memory is always the same one."""
     opened: list[Store] = []
-    server = RedisServer(request.param, tmp_path / "server").start() if request.param != "memory" else None
+    server: RedisServer | Table | None = None
+    if kind == "dynamodb-live":
+        server = live_table()
+    elif kind == "dynamodb":
+        moto: DynamoDBServer = request.getfixturevalue("dynamodb_server")
+        server = moto.table()
+    elif kind != "memory":
+        server = RedisServer(kind, tmp_path / "server").start()
 
     def make() -> Store:
-        if server is None:
-            opened.append(opened[0] if opened else MemoryStore(LEASE))
-        else:
-            opened.append(redis_store(server))
+        match server:
+            case RedisServer():
+                opened.append(redis_store(server))
+            case Table():
+                opened.append(dynamo_store(server, LEASE, timeout_secs=10.0))
+            case _:
+                opened.append(opened[0] if opened else MemoryStore(LEASE))
         return opened[-1]
 
     yield make
     for store in opened:
         await store.close()
+    if isinstance(server, Table):
+        server.delete()
     if server is not None:
         server.close()
 
@@ -153,6 +182,7 @@ async def test_a_lease_ends_by_itself_and_the_same_value_then_is_a_new_pool(open
     assert again.revision > first.revision
 
 
+@pytest.mark.parametrize("kind", ANNOUNCING, indirect=True)
 async def test_changes_are_announced_in_order_and_renewals_are_not(open_store: Open) -> None:
     writer = open_store()
     async with watching(open_store()) as watch:
@@ -165,6 +195,7 @@ async def test_changes_are_announced_in_order_and_renewals_are_not(open_store: O
         assert deleted.revision == put.revision + 1
 
 
+@pytest.mark.parametrize("kind", ANNOUNCING, indirect=True)
 async def test_a_delete_of_an_absent_pool_is_a_change_and_is_announced(open_store: Open) -> None:
     writer = open_store()
     async with watching(open_store()) as watch:
@@ -244,6 +275,7 @@ async def test_health_goes_on_while_changes_come_all_the_time(open_store: Open) 
         assert watch.error is None
 
 
+@pytest.mark.parametrize("kind", ANNOUNCING, indirect=True)
 async def test_a_new_store_settles_for_one_lease_and_says_why(open_store: Open) -> None:
     listed = await open_store().list_all()
     assert listed.health.settling
@@ -269,6 +301,7 @@ async def test_settling_is_never_shortened_and_ends_early_only_for_its_own_reaso
     assert (await store.list_all()).health.settling is None
 
 
+@pytest.mark.parametrize("kind", ANNOUNCING, indirect=True)
 async def test_nothing_falls_between_the_list_and_the_watch(open_store: Open) -> None:
     writer, reader = open_store(), open_store()
     for number in range(30):

@@ -1,17 +1,57 @@
-"""The store in a table of DynamoDB: the whole partition is read each second, and leases are observed renewals."""
+"""The store in a table of DynamoDB, for replicas in several regions that share one global table.
 
+A put writes the pool's item with a new end of its lease; each second everything is read again, which is all that there
+is to hear of others. A lease runs as long as its item was seen to change, by this process's own clock; the table's
+clock judges what is seen for the first time, and this replica's wall clock nothing. DynamoDB counts nothing, so the
+revision is this store's own: it says which of its writes and reads came first, and means nothing to others.
+"""
+
+import asyncio
+import logging
+import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
 
-from discovery.errors import Unavailable
+import msgspec
+
+from discovery.errors import Fault, Gone, Unavailable
+from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.model import PoolKey
-from discovery.stores import Deleted, Event, Listed, Outcome, Remaining
-from discovery.stores.dynamodb import table as door  # noqa: F401
+from discovery.stores import Deleted, Event, Health, Listed, Outcome, Remaining
+from discovery.stores.dynamodb import items
+from discovery.stores.dynamodb.feed import Feed
+from discovery.stores.dynamodb.items import Word
+from discovery.stores.dynamodb.reading import Reading, read_all
+from discovery.stores.dynamodb.refusals import Throttled
+from discovery.stores.dynamodb.sightings import Sightings
+from discovery.stores.dynamodb.table import ConditionFailed, Table, TooLarge
+from discovery.stores.dynamodb.turns import Turns
+
+log = logging.getLogger(__name__)
+
+READ_SECS = 1.0
+READ_AT_LEAST_SECS = 0.3
+"""Between the beginnings of two reads, however many changes and questions want one."""
+THROTTLED_SECS = (0.5, 4.0)
+CONFIRMED_FOR_SECS = 5.0
+"""A long list takes several pages: what is known was whole that long ago at the most, while no read fails."""
+REPORTED = 1000
+
+
+class _Instance(msgspec.Struct):
+    instance_id: str | None = None
+
+
+_decode_instance = msgspec.json.Decoder(_Instance).decode
 
 
 class DynamoStore:
-    """Registrations in one table, shared by every replica that names the same table and region, or its copies."""
+    """Registrations in one table, shared by every replica that names it, or its copy in another region."""
+
+    confirmed_for_secs = CONFIRMED_FOR_SECS
 
     def __init__(
         self,
@@ -24,47 +64,241 @@ class DynamoStore:
         counters: Counters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._table = table
-        self._region = region
-        self._endpoint_url = endpoint_url
-        self._lease_secs = lease_secs
-        self._timeout_secs = timeout_secs
-        self._counters = counters
+        self._table = Table(table, region, endpoint_url, timeout_secs - 0.1, counters, clock)
         self._clock = clock
+        self._epoch = uuid.uuid4().hex
+        self._revision = 0
+        self._deleted_last = False
+        self._sightings = Sightings(lease_secs)
+        self._reads = Turns(self._read, READ_AT_LEAST_SECS, clock)
+        self._feed: Feed | None = None
+        self._follows = False
+        self._last: Reading | None = None
+        self._throttled = 0
+        self._reported: set[tuple[str, str]] = set()
+
+    # ---- writing
 
     async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
-        """See ``Store.put``."""
-        raise Unavailable("the table is not opened yet")
+        """See ``Store.put``. Raises ``Rejected`` where the table can never hold it."""
+        items.check_key(key)
+        instance_id = _decode_instance(value).instance_id
+        async with self._table.deadline():
+            await self._table.know_time()
+            ends_ms = round((self._table.clock.at(self._clock()) + lease_secs) * 1000)
+            ends_ms = self._sightings.mark(key, ends_ms)
+            item = items.pool_item(key, value, instance_id, ends_ms, lease_secs)
+            try:
+                before = (await self._table.put(item)).before
+            except TooLarge as error:
+                raise items.too_large(Fault("$", str(error))) from None
+        now = self._clock()
+        lived = before is not None and self._sightings.lives(before, now, self._table.clock.at(now))
+        self._sightings.wrote(key, value, ends_ms, now + lease_secs)
+        if lived and before is not None and before.value == value:
+            return Outcome(False, False, self._revision, self._epoch)
+        self._changed(deleted=False)
+        return Outcome(not lived, True, self._revision, self._epoch)
 
     async def delete(self, key: PoolKey, instance_id: str | None) -> Deleted | None:
-        """See ``Store.delete``."""
-        raise Unavailable("the table is not opened yet")
+        """See ``Store.delete``. Others see it in their next read."""
+        item_key = items.pool_item_key(key)
+        if item_key is not None:
+            condition = None if instance_id is None else self._condition(key, instance_id)
+            try:
+                async with self._table.deadline():
+                    await self._table.delete(item_key, condition)
+            except ConditionFailed:
+                return None
+        self._sightings.removed(key)
+        self._changed(deleted=True)
+        return Deleted(key, self._epoch, self._revision)
 
-    async def list_all(self) -> Listed:
-        """See ``Store.list_all``."""
-        raise Unavailable("the table is not opened yet")
+    def _condition(self, key: PoolKey, instance_id: str) -> dict[str, Any]:
+        """That instance's registration is stored: it says so beside, or, written by hand, is the very one we know."""
+        text, values = "instance_id = :instance", {":instance": {"S": instance_id}}
+        known = self._sightings.value(key)
+        if known is not None and _instance_of(known) == instance_id:
+            text += " OR (attribute_not_exists(instance_id) AND registration = :known)"
+            values[":known"] = {"S": known.decode()}
+        return {"ConditionExpression": text, "ExpressionAttributeValues": values}
 
-    async def watch(self, listed: Listed) -> AsyncIterator[Event]:
-        """See ``Store.watch``."""
-        raise Unavailable("the table is not opened yet")
-        yield listed  # type: ignore[unreachable]
-
-    async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
-        """See ``Store.remaining``."""
-        raise Unavailable("the table is not opened yet")
+    def _changed(self, *, deleted: bool) -> None:
+        self._revision += 1
+        self._deleted_last = deleted
+        self._nudge()
 
     async def settle(self, reason: str, secs: float) -> None:
         """See ``Store.settle``."""
+        async with self._table.deadline():
+            await self._table.know_time()
+            word = Word(reason, round((self._table.clock.at(self._clock()) + secs) * 1000))
+            condition = {
+                "ConditionExpression": "attribute_not_exists(until_ms) OR until_ms < :until",
+                "ExpressionAttributeValues": {":until": {"N": str(word.until_ms)}},
+            }
+            await self._unless(self._table.put(items.settling_item(word), condition))
+        self._nudge()
 
     async def end_settling(self, reason: str) -> None:
-        """See ``Store.end_settling``."""
+        """See ``Store.end_settling``: an item whose time is over, since that needs no right to delete."""
+        condition = {
+            "ConditionExpression": "#reason = :reason",
+            "ExpressionAttributeNames": {"#reason": "reason"},
+            "ExpressionAttributeValues": {":reason": {"S": reason}},
+        }
+        async with self._table.deadline():
+            await self._table.know_time()
+            now_ms = round(self._table.clock.at(self._clock()) * 1000)
+            await self._unless(self._table.put(items.settling_item(Word(reason, now_ms - 1000)), condition))
+        self._nudge()
+
+    async def _unless(self, write: Any) -> None:
+        try:
+            await write
+        except ConditionFailed:
+            return
+
+    # ---- reading: one read at a time, whoever wants it
+
+    async def _read(self) -> None:
+        if self._deleted_last:
+            self._revision += 1  # what is read after a removal is newer than it
+            self._deleted_last = False
+        revision, number = self._revision, self._sightings.begin()
+        try:
+            reading = await read_all(self._table, number, self._clock)
+        except Unavailable as error:
+            self._failed(error)
+            raise
+        self._throttled = 0
+        self._last = reading
+        self._report(reading.broken)
+        self._apply(reading, revision)
+
+    def _apply(self, reading: Reading, revision: int) -> None:
+        gone = self._sightings.apply(reading.read)
+        deleted = [Deleted(key, self._epoch, revision) for key in gone] if self._follows else []
+        self._follows = True
+        self._deleted_last = self._deleted_last or bool(deleted)
+        if self._feed is not None:
+            asked_at = reading.read.asked_at
+            health = Health(asked_at, self._epoch, revision, self._settling(reading.word))
+            self._feed.tell(deleted, Listed(health, self._sightings.running(asked_at)))
+
+    def _settling(self, word: Word | None) -> str | None:
+        running = word is not None and word.until_ms / 1000 > self._table.clock.at(self._clock())
+        return word.reason if running and word is not None else None
+
+    def _failed(self, error: Unavailable) -> None:
+        self._follows = False
+        if isinstance(error, Throttled):
+            first, limit = THROTTLED_SECS
+            self._reads.put_off(min(first * 2**self._throttled, limit) * random.uniform(0.75, 1.25))  # noqa: S311
+            self._throttled += 1
+        if self._feed is not None:
+            self._feed.end(error)
+
+    async def list_all(self) -> Listed:
+        """See ``Store.list_all``."""
+        self._drop_feed()
+        feed = self._feed = Feed()
+        await self._reads.next()
+        listed = feed.take_list()
+        if listed is None:
+            raise Gone("feed", "another list was begun meanwhile")
+        return listed
+
+    async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
+        """See ``Store.remaining``: told by a whole read that begins after the question."""
+        asked_at = self._clock()
+        await self._reads.next()
+        if self._last is None:
+            raise Unavailable(f"{self._table} was not read")
+        read_at = self._last.read.asked_at
+        return Remaining([self._sightings.left_secs(key, read_at, asked_at) for key in keys], self._epoch)
+
+    async def watch(self, listed: Listed) -> AsyncIterator[Event]:
+        """See ``Store.watch``: a whole list each second, pools that deregistered before it, its health behind it."""
+        feed = self._feed
+        if feed is None:
+            raise Gone("feed", "the watch was given up before it began")
+        reading = asyncio.create_task(self._keep_reading(feed))
+        try:
+            while True:
+                for told in feed.take():
+                    yield told
+                await feed.wait()
+        finally:
+            reading.cancel()
+            if self._feed is feed:
+                self._feed = None
+
+    async def _keep_reading(self, feed: Feed) -> None:
+        try:
+            while True:
+                pause = READ_SECS * random.uniform(0.9, 1.05)  # noqa: S311
+                await feed.nudged(self._reads.began_at + pause - self._clock())
+                await self._reads.next()
+        except Unavailable as error:
+            feed.end(error)
+        except Exception as error:  # the watch must not go on deaf because of a fault of ours
+            log.exception("a read of the table failed")
+            feed.end(Gone("fault", f"a fault in the watch: {type(error).__name__}"))
 
     def share(self, value_of: Callable[[PoolKey], bytes | None]) -> None:
-        """See ``Store.share``."""
+        """See ``Store.share``: a value is kept from read to read while it is the same."""
+
+    # ---- the rest
 
     async def close(self) -> None:
         """See ``Store.close``."""
+        self._drop_feed()
+        await self._reads.close()
+        await self._table.close()
 
     def describe(self) -> dict[str, object]:
         """See ``Store.describe``."""
-        return {"kind": "dynamodb", "table": self._table, "region": self._region}
+        last = self._last
+        return {
+            "kind": "dynamodb",
+            "address": str(self._table),
+            "table": self._table.name,
+            "region": self._table.region,
+            "endpoint": self._table.endpoint,
+            "throttled": self._throttled > 0,
+            "last_read": None
+            if last is None
+            else {
+                "secs_ago": round(self._clock() - last.read.asked_at, 3),
+                "took_secs": round(last.done_at - last.read.asked_at, 3),
+                "items": len(last.read.items),
+                "pages": last.pages,
+                "read_units": last.read_units,
+                "skipped": len(last.broken),
+            },
+        }
+
+    def _drop_feed(self) -> None:
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.end(Gone("feed", "the table is listed anew"))
+
+    def _nudge(self) -> None:
+        if self._feed is not None:
+            self._feed.nudge()
+
+    def _report(self, broken: Iterable[tuple[str, str]]) -> None:
+        for name, fault in broken:
+            if (name, fault) not in self._reported and len(self._reported) < REPORTED:
+                self._reported.add((name, fault))
+                shown = ascii(name[:200])
+                text = "the item %s of %s is skipped: %s"
+                event(log, logging.WARNING, "store.odd", text, shown, self._table, fault, cause=shown)
+
+
+def _instance_of(value: bytes) -> str | None:
+    try:
+        return _decode_instance(value).instance_id
+    except ValueError:
+        return None

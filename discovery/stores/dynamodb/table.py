@@ -1,3 +1,287 @@
-"""The one door to DynamoDB's client."""
+"""The table: three requests over HTTP, each with a deadline, signed by the table's own clock.
 
-import aiobotocore.session  # type: ignore[import-untyped]  # noqa: F401
+The door to DynamoDB: what it answers leaves as bytes, what goes wrong as ``Unavailable``. Reads and writes have
+connections of their own, so that a crowd of heartbeats keeps no read waiting. What can be sent again is, within the
+deadline: a put says all that the item is, and whoever repeats it changes nothing.
+"""
+
+import asyncio
+import contextlib
+import random
+import ssl
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+import aiohttp
+import yarl
+
+from discovery.errors import Unavailable
+from discovery.metrics import Counters
+from discovery.stores.dynamodb import items, refusals
+from discovery.stores.dynamodb.access import Access, Endpoint
+from discovery.stores.dynamodb.clock import TableClock, seconds_of
+from discovery.stores.dynamodb.refusals import Operation, Refusal
+from discovery.stores.dynamodb.signing import sign
+
+WRITE_CONNECTIONS = 200
+READ_CONNECTIONS = 2
+IDLE_SECS = 20.0
+ATTEMPTS = 3
+PAUSE_SECS = 0.05
+"""Before the second attempt, at most; twice that before the third."""
+TIME_IN_DOUBT_SECS = 60.0
+
+_CALLS = {"PutItem": "put", "DeleteItem": "delete", "Query": "query"}
+
+
+class ConditionFailed(Exception):
+    """The condition of a write did not hold."""
+
+
+class TooLarge(Exception):
+    """The table takes no item of this size; the text is what it said."""
+
+
+class Answer(NamedTuple):
+    """What came back, and when."""
+
+    body: bytes
+    received_at: float
+
+
+class _Sent(NamedTuple):
+    at: float
+    signed_for: float
+
+
+class _Http(NamedTuple):
+    reads: aiohttp.ClientSession
+    writes: aiohttp.ClientSession
+    url: yarl.URL
+    host: str
+    path: str
+    proxy: str | None
+
+
+class Table:
+    """One table in one region. ``timeout_secs`` is how long each call may take in all."""
+
+    def __init__(
+        self,
+        name: str,
+        region: str | None,
+        endpoint_url: str | None,
+        timeout_secs: float,
+        counters: Counters,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._clock = clock
+        self._timeout_secs = timeout_secs
+        self._counters = counters
+        self.clock = TableClock()
+        self._access = Access(region, endpoint_url, self._table_secs, clock)
+        self.region = self._access.region
+        self._endpoint_url = endpoint_url
+        self._http: _Http | None = None
+        self._opening = asyncio.Lock()
+        self._telling_time = asyncio.Lock()
+        self._trouble = ""
+
+    def __str__(self) -> str:
+        """``table pools in eu-west-1``; with the endpoint where it is not the region's own."""
+        place = "" if self._endpoint_url is None else f" at {self.endpoint}"
+        return f"table {self.name} in {self.region}{place}"
+
+    @property
+    def endpoint(self) -> str | None:
+        """The endpoint that was given, without user and password."""
+        return None if self._endpoint_url is None else str(yarl.URL(self._endpoint_url).with_user(None))
+
+    # ---- requests
+
+    @contextlib.asynccontextmanager
+    async def deadline(self) -> AsyncIterator[None]:
+        """What happens within it ends in time."""
+        try:
+            async with asyncio.timeout(self._timeout_secs):
+                yield
+        except TimeoutError:
+            trouble = f"; before that: {self._trouble}" if self._trouble else ""
+            raise Unavailable(f"{self} did not answer within {self._timeout_secs:g} s{trouble}") from None
+
+    async def know_time(self) -> None:
+        """Have seen an answer of the table; of many who wait for it one asks."""
+        if not self.clock.known:
+            async with self._telling_time:
+                if not self.clock.known:
+                    await self.query(None, limit=1)
+
+    async def put(self, item: dict[str, Any], condition: dict[str, Any] | None = None) -> items.Written:
+        """Write an item. Raises ``ConditionFailed``, ``TooLarge``, ``Unavailable``."""
+        return await self._write("PutItem", {"Item": item, "ReturnValues": "ALL_OLD", **(condition or {})})
+
+    async def delete(self, key: dict[str, Any], condition: dict[str, Any] | None = None) -> None:
+        """Remove an item, which need not be there. Raises ``ConditionFailed``, ``Unavailable``."""
+        await self._write("DeleteItem", {"Key": key, **(condition or {})})
+
+    async def query(self, start: dict[str, Any] | None, limit: int | None = None) -> tuple[items.Page, float]:
+        """One page of the partition, and when it was there."""
+        asked: dict[str, Any] = {
+            "KeyConditionExpression": "pk = :pk",
+            "ExpressionAttributeValues": {":pk": {"S": items.PARTITION}},
+            "ConsistentRead": True,
+        }
+        if start is not None:
+            asked["ExclusiveStartKey"] = start
+        if limit is not None:
+            asked["Limit"] = limit
+        async with self.deadline():
+            answer = await self._call("Query", asked)
+        try:
+            page = items.page(answer.body)
+        except ValueError as error:
+            raise Unavailable(f"an answer for {self} cannot be read: {error}") from None
+        self._counters.dynamodb_read_units.inc(page.read_units)
+        return page, answer.received_at
+
+    async def _write(self, operation: Operation, asked: dict[str, Any]) -> items.Written:
+        answer = await self._call(operation, asked)
+        try:
+            written = items.written(answer.body)
+        except ValueError as error:
+            raise Unavailable(f"an answer for {self} cannot be read: {error}") from None
+        self._counters.dynamodb_write_units.inc(written.write_units)
+        return written
+
+    # ---- one request, until it has an answer that counts
+
+    async def _call(self, operation: Operation, asked: dict[str, Any]) -> Answer:
+        body = items.encode({"TableName": self.name, "ReturnConsumedCapacity": "TOTAL", **asked})
+        http = self._http or await self._open()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = await self._try(http, operation, body)
+                self._trouble = ""
+                return answer
+            except _Momentary as error:
+                self._trouble = str(error.cause)
+                if attempt == ATTEMPTS:
+                    raise error.cause from None
+            await asyncio.sleep(PAUSE_SECS * attempt * random.uniform(0.5, 1.0))  # noqa: S311
+        raise AssertionError("the last attempt answers or raises")
+
+    async def _try(self, http: _Http, operation: Operation, body: bytes) -> Answer:
+        answer, sent = await self._send(http, operation, body)
+        if not isinstance(answer, Refusal):
+            return answer
+        if answer.doubts_time and abs(self.clock.at(sent.at) - sent.signed_for) > TIME_IN_DOUBT_SECS:
+            answer, sent = await self._send(http, operation, body)  # by the clock that came with the refusal
+            if not isinstance(answer, Refusal):
+                return answer
+        self._raise(answer, operation)
+        raise AssertionError("a refusal raises")
+
+    def _raise(self, refusal: Refusal, operation: Operation) -> None:
+        if refusal.is_condition:
+            raise ConditionFailed
+        if refusal.is_size and operation == "PutItem":
+            raise TooLarge(refusal.message)
+        if refusal.throttles:
+            self._counters.dynamodb_throttled.of(_CALLS[operation]).inc()
+        if refusal.doubts_credentials:
+            self._access.doubt()
+        error = refusals.unavailable(refusal, operation, str(self))
+        if refusal.is_momentary:
+            raise _Momentary(error)
+        raise error
+
+    async def _send(self, http: _Http, operation: Operation, body: bytes) -> tuple[Answer | Refusal, _Sent]:
+        credentials = await self._access.credentials()
+        # Before its first answer the table's clock is not known: a refusal for it brings it.
+        signed_for = self._table_secs() or time.time()
+        headers = {
+            "content-type": "application/x-amz-json-1.0",
+            "x-amz-target": f"DynamoDB_20120810.{operation}",
+        }
+        signed = sign(credentials, self.region, http.host, http.path, headers, body, signed_for)
+        session = http.reads if operation == "Query" else http.writes
+        sent_at = self._clock()
+        try:
+            async with session.post(
+                http.url, data=body, headers=signed, proxy=http.proxy, allow_redirects=False
+            ) as response:
+                answer = await response.read()
+                status, date = response.status, seconds_of(response.headers.get("date"))
+                checksum = response.headers.get("x-amz-crc32")
+        except (aiohttp.ClientError, OSError) as error:
+            raise _Momentary(Unavailable(f"{self} cannot be reached: {_said(error)}")) from None
+        received_at, sent = self._clock(), _Sent(sent_at, signed_for)
+        if date is not None:
+            self.clock.observe(date, sent_at, received_at)
+        if status != 200:
+            return refusals.read(status, answer), sent
+        if date is None:
+            raise Unavailable(f"what answers for {self} does not say the time (no Date): leases cannot be judged")
+        if checksum is not None and checksum != str(zlib.crc32(answer)):
+            raise _Momentary(Unavailable(f"an answer for {self} was damaged on its way"))
+        return Answer(answer, received_at), sent
+
+    def _table_secs(self) -> float | None:
+        return self.clock.at(self._clock()) if self.clock.known else None
+
+    # ---- connections
+
+    async def _open(self) -> _Http:
+        async with self._opening:
+            if self._http is None:
+                endpoint = await self._access.endpoint()
+                url = yarl.URL(endpoint.url)
+                trust = await asyncio.to_thread(_trust, endpoint) if url.scheme == "https" else None
+                self._http = _Http(
+                    self._session(READ_CONNECTIONS, trust),
+                    self._session(WRITE_CONNECTIONS, trust),
+                    url,
+                    url.host_port_subcomponent or "",
+                    url.raw_path or "/",
+                    endpoint.proxy,
+                )
+            return self._http
+
+    def _session(self, connections: int, trust: ssl.SSLContext | None) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=connections, keepalive_timeout=IDLE_SECS, ssl=True if trust is None else trust
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_secs),
+        )
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._access.close()
+        http, self._http = self._http, None
+        if http is not None:
+            await http.reads.close()
+            await http.writes.close()
+
+
+class _Momentary(Exception):
+    """What may succeed a moment later; ``cause`` is the error for whoever asked when it does not."""
+
+    def __init__(self, cause: Unavailable) -> None:
+        super().__init__(cause.detail)
+        self.cause = cause
+
+
+def _trust(endpoint: Endpoint) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=endpoint.ca_path)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientResponseError):  # of an HTTP proxy; its text may hold that one's password
+        return f"the proxy on the way answered {error.status}"
+    return str(error) or type(error).__name__

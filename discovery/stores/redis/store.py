@@ -17,7 +17,7 @@ from discovery.errors import Gone, Unavailable
 from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.model import PoolKey
-from discovery.stores import Deleted, Event, Health, Listed, Outcome, Put, Remaining
+from discovery.stores import CONFIRMED_FOR_SECS, Deleted, Event, Health, Listed, Outcome, Put, Remaining
 from discovery.stores.redis.address import Access, open_address
 from discovery.stores.redis.announcements import Announcements
 from discovery.stores.redis.names import Names
@@ -37,6 +37,8 @@ SUBSCRIBE_AGAIN_SECS = 3.0
 
 class RedisStore:
     """Registrations in one Redis, shared by every replica that names the same server, database and prefix."""
+
+    confirmed_for_secs = CONFIRMED_FOR_SECS
 
     def __init__(
         self,

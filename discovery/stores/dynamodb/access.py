@@ -1,0 +1,140 @@
+"""Where DynamoDB is and who asks: region, endpoint and credentials, found as all programs on AWS find them.
+
+The only place that knows aiobotocore. It is asked for what makes it worth having (profiles, roles, web identities,
+instances, partitions); requests are signed and sent elsewhere, many times as fast.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import aiobotocore.session  # type: ignore[import-untyped]
+import botocore.exceptions  # type: ignore[import-untyped]
+import botocore.httpsession  # type: ignore[import-untyped]
+import botocore.utils  # type: ignore[import-untyped]
+
+from discovery.errors import Misconfigured, Unavailable
+from discovery.stores.dynamodb.signing import Credentials
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECS = 1.0
+# At its lower levels the library tells whole requests, and answers with credentials in them.
+for _name in ("aiobotocore", "botocore"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+
+
+class Endpoint(NamedTuple):
+    """Where requests go: the URL, the HTTP proxy before it, and the file of trusted certificates."""
+
+    url: str
+    proxy: str | None
+    ca_path: str
+
+
+class Access:
+    """One way to DynamoDB. ``table_secs`` gives the table's clock, None before it is known.
+
+    Raises ``Misconfigured`` where no region is named.
+    """
+
+    def __init__(
+        self,
+        region: str | None,
+        endpoint_url: str | None,
+        table_secs: Callable[[], float | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._endpoint_url = endpoint_url
+        self._table_secs = table_secs
+        self._clock = clock
+        self._session: Any = aiobotocore.session.get_session()
+        try:
+            found = region or self._session.get_config_variable("region")
+        except botocore.exceptions.BotoCoreError as error:
+            raise Misconfigured(f"--registration-storage dynamodb: {error}") from None
+        if not found:
+            raise Misconfigured(
+                "--registration-storage dynamodb needs a region: give --dynamodb-region, or set AWS_REGION"
+                " or a region in the AWS profile"
+            )
+        self.region: str = found
+        self._credentials: Credentials | None = None
+        self._look_again_at = float("-inf")
+        self._looking: asyncio.Task[Credentials] | None = None
+
+    # ---- where
+
+    async def endpoint(self) -> Endpoint:
+        """Where requests go: what the flag says, else what the environment and the profile say, else the region's."""
+        try:
+            url = self._endpoint_url or await self._usual_url()
+            ca_path = self._session.get_config_variable("ca_bundle") or botocore.httpsession.where()
+            proxies = botocore.utils.get_environ_proxies(url)
+        except (botocore.exceptions.BotoCoreError, ValueError) as error:
+            raise Unavailable(f"where DynamoDB is cannot be told: {error}") from None
+        return Endpoint(url, proxies.get(url.partition(":")[0]), ca_path)
+
+    async def _usual_url(self) -> str:
+        # The client resolves it and is not used for more. It needs no credentials, and would wait for them.
+        client = self._session.create_client(
+            "dynamodb",
+            region_name=self.region,
+            aws_access_key_id="none",
+            aws_secret_access_key="none",  # noqa: S106
+        )
+        async with client as opened:
+            return str(opened.meta.endpoint_url)
+
+    # ---- who
+
+    async def credentials(self) -> Credentials:
+        """Who asks, at this time. Those that are known are given at once, and newer ones looked for beside."""
+        known = self._credentials
+        if known is not None and self._clock() < self._look_again_at:
+            return known
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+            self._looking.add_done_callback(self._looked)
+        if known is not None:
+            return known
+        return await asyncio.shield(self._looking)  # whoever waits has a deadline; the search goes on without it
+
+    def doubt(self) -> None:
+        """They were refused: the next request waits for what can be found now."""
+        self._credentials = None
+
+    async def _look(self) -> Credentials:
+        try:
+            source = await self._session.get_credentials()
+            if source is None:
+                raise Unavailable(
+                    "there are no AWS credentials: give the pod a role (IRSA, Pod Identity), or set AWS_ACCESS_KEY_ID"
+                    " and AWS_SECRET_ACCESS_KEY, or a profile"
+                )
+            if hasattr(source, "_time_fetcher"):
+                # Whether they have ended is asked of our wall clock otherwise: an hour ahead, and all have.
+                source._time_fetcher = self._now
+            found = await source.get_frozen_credentials()
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, RuntimeError, OSError) as error:
+            kind = type(error).__name__
+            raise Unavailable(f"AWS credentials could not be had: {kind}: {str(error)[:300]}") from None
+        return Credentials(found.access_key, found.secret_key, found.token)
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._table_secs() or 0.0, UTC)
+
+    def _looked(self, task: "asyncio.Task[Credentials]") -> None:
+        self._looking = None
+        if not task.cancelled() and task.exception() is None:
+            self._credentials = task.result()
+        self._look_again_at = self._clock() + LOOK_AGAIN_SECS
+
+    async def close(self) -> None:
+        """End the search, where one runs."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
