@@ -17,7 +17,17 @@ logger = logging.getLogger(__name__)
 
 IDENTITY = "identity"
 _SHOWN_PARAMETERS = frozenset(
-    {b"model", b"cluster_id", b"namespace", b"capability", b"region", b"instance_id", b"pool"}
+    {
+        b"model",
+        b"cluster_id",
+        b"namespace",
+        b"capability",
+        b"region",
+        b"role",
+        b"incomplete",
+        b"instance_id",
+        b"pool",
+    }
 )
 _MOST_CHARACTERS = 1024
 

@@ -22,8 +22,8 @@ MOST_REPEATED_BYTES = 256 << 10
 _METADATA = "__meta_discovery_metadata_"
 _PORTS = {"http": 80, "https": 443}
 _parts_of = re.compile(r"(https?)://(\[[^\]]+\]|[^/?#:]+)(?::([0-9]+))?(/[^?#]*)?(?:[?#]|\Z)", re.IGNORECASE).match
-_is_label_name = re.compile(r"[A-Za-z0-9_]+", re.ASCII).fullmatch
-_not_in_label_names = re.compile(r"[^A-Za-z0-9_]", re.ASCII)
+_is_label_name = re.compile(r"[A-Za-z0-9_]+").fullmatch
+_not_in_label_names = re.compile(r"[^A-Za-z0-9_]")
 _encode = msgspec.json.Encoder().encode
 
 

@@ -122,6 +122,7 @@ def test_what_was_refused_before_it_was_whole_is_told_too(
     [
         ("/ok?token=s3cr3t&model=m", "/ok?***&model=m"),
         ("/ok?s3cr3t", "/ok?***"),
+        ("/sd/prometheus?role=relay&incomplete=true", "/sd/prometheus?role=relay&incomplete=true"),
         ("/ok%0Ax?pool=a%2Fb", "/ok%0Ax?pool=a%2Fb"),
         ("/" + "x" * 2000, "/" + "x" * 1023 + "…"),
     ],

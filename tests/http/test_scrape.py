@@ -205,10 +205,10 @@ def test_the_bytes_are_made_once_for_each_state_and_query(listed: Rig, made: lis
     listed.get(f"{SD}?role=relay&model=a")
     assert made == ["p1", "p2"]
     made.clear()
-    listed.publish(pool("p1", model="a", frontends=[THERE]))
-    second = listed.get(SD)
+    listed.publish(pool("p1", model="a", frontends=[THERE], relays=[THERE]))
+    second = listed.get(SD, {"accept-encoding": "gzip"})
     assert sorted(made) == ["p1", "p2", "p3", "p4"]
-    assert second.json()[0]["targets"] == ["10.0.0.2:9000"]
+    assert json.loads(gzip.decompress(second.body))[0]["targets"] == ["10.0.0.2:9000"]
     assert first.headers["etag"] != second.headers["etag"]
 
 
@@ -308,6 +308,21 @@ def test_a_reader_that_leaves_while_it_makes_the_list_leaves_nothing_behind(long
             await first
 
     long.loop.run(cancelled())
+
+
+def test_a_reader_that_leaves_while_it_makes_the_list_leaves_no_old_one_to_others(long: Rig) -> None:
+    async def cancelled() -> bytes:
+        await _get(long, "")
+        long.pools.publish([_change(1)], True, float("inf"))
+        other = long.loop.create_task(_get(long, "role=relay"))
+        await _turns(1)
+        first, second = (long.loop.create_task(_get(long, "")) for _ in range(2))
+        await other
+        await _turns(10)
+        first.cancel()
+        return await second
+
+    assert json.loads(long.loop.run(cancelled()))[50]["targets"] == ["10.1.0.1:80"]
 
 
 def test_a_list_that_stops_being_complete_while_it_is_made_for_another_is_refused(long: Rig) -> None:
