@@ -30,7 +30,17 @@ SCRIPTS = [PROJECT / "scripts" / name for name in ("setup", "run", "check", "tes
 RUN = str(PROJECT / "scripts" / "run")
 TOOLS = ["bash", "cat", "dirname", "env", "flock", "grep", "head", "ln", "mkdir", "rm", "sha256sum", "sleep"]
 TOOLS += ["sort", "touch"]
-TEST_PROGRAMS = ["chromium", "curl", "faketime", "openssl", "promtool", "redis-cli", "redis-server", "tmux"]
+TEST_PROGRAMS = [
+    "chromium",
+    "curl",
+    "faketime",
+    "openssl",
+    "prometheus",
+    "promtool",
+    "redis-cli",
+    "redis-server",
+    "tmux",
+]
 POOL = {"cluster_id": "us-east-1", "namespace": "prod", "dgd_name": "llama-70b", "model": "m"}
 
 
@@ -103,7 +113,7 @@ case "$*" in
   *" update") touch "%PLACE%/updated" ;;
   *" install "*)
     [[ -e "%PLACE%/updated" ]] || exit 100
-    for name in chromium curl faketime openssl promtool redis-cli redis-server tmux; do
+    for name in chromium curl faketime openssl prometheus promtool redis-cli redis-server tmux; do
       ln -sf /bin/true "%PLACE%/programs/$name"
     done
     ;;
