@@ -22,6 +22,7 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/clusters.md",
+    "docs/dynamodb.md",
     "docs/flags.md",
     "docs/limits.md",
     "docs/logs.md",
@@ -137,6 +138,13 @@ def test_the_ways_to_run_redis_in_the_readme_are_accepted(tmp_path: Path) -> Non
         assert (program, command) == ("discovery", "serve")
         given = [str(there) if word.startswith("/etc/") else word for word in words]
         assert settings.read_serve(given, {}).registration_storage == "redis"
+
+
+def test_the_way_to_run_dynamodb_in_the_readme_is_accepted() -> None:
+    (block,) = (step for step in steps(read("README.md")) if isinstance(step, Block) and "flags-dynamodb" in step.words)
+    program, command, *words = shlex.split(block.text)
+    assert (program, command) == ("discovery", "serve")
+    assert settings.read_serve(words, {}).registration_storage == "dynamodb"
 
 
 def test_numbers_in_the_readme_are_those_of_the_code() -> None:

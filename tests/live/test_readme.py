@@ -131,9 +131,10 @@ class Terminal:
 
 
 class Reader:
-    """Somebody who follows the README word by word."""
+    """Somebody who follows the README, or another document, word by word."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, document: str = "README.md") -> None:
+        self.document = document
         self.ports = Ports()
         self.faults: list[str] = []
         self._directory = directory
@@ -179,6 +180,23 @@ class Reader:
         terminal.interrupt()
         await_sign(lambda: terminal.status() is not None, PATIENCE_SECS, f"the end after Ctrl-C, line {step.line}")
 
+    def follow(self) -> int:
+        """Everything from the first word to the last; how many blocks were run."""
+        found = steps(read(self.document))
+        ran = 0
+        for number, step in enumerate(found):
+            following = found[number + 1] if number + 1 < len(found) else None
+            own = isinstance(following, Block) and following.words == ("text",)
+            if isinstance(step, Interrupt):
+                self.interrupt(step)
+            elif "run" in step.words:
+                self.run(step, following if own else None)  # type: ignore[arg-type]
+                ran += 1
+            elif step.words[0] == "text" and step.option("in", ""):
+                self.watch(step)
+        assert not self.faults, "\n\n".join(self.faults)
+        return ran
+
     def close(self) -> None:
         for terminal in reversed(self._terminals.values()):
             terminal.close()
@@ -196,7 +214,7 @@ class Reader:
         if shown is not None and not self._fits(terminal, shown):
             # Both as they are, so that the right text can be copied from here.
             came = terminal.unseen()
-            self.faults.append(f"README.md line {shown.line} shows:\n{shown.text}\n\nbut this came:\n{came}")
+            self.faults.append(f"{self.document} line {shown.line} shows:\n{shown.text}\n\nbut this came:\n{came}")
         terminal.look_away()
 
 
@@ -232,19 +250,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 def test_every_command_of_the_readme_prints_what_the_readme_shows(reader: Reader) -> None:
-    found = steps(read("README.md"))
-    ran = 0
-    for number, step in enumerate(found):
-        following = found[number + 1] if number + 1 < len(found) else None
-        own = isinstance(following, Block) and following.words == ("text",)
-        if isinstance(step, Interrupt):
-            reader.interrupt(step)
-        elif "run" in step.words:
-            reader.run(step, following if own else None)  # type: ignore[arg-type]
-            ran += 1
-        elif step.words[0] == "text" and step.option("in", ""):
-            reader.watch(step)
-    assert not reader.faults, "\n\n".join(reader.faults)
+    ran = reader.follow()
     assert ran >= 15, f"only {ran} blocks are marked run"
 
 
