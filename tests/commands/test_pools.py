@@ -169,7 +169,6 @@ async def test_no_color_is_respected_on_a_terminal(service: FakeService) -> None
 
 async def test_watching_on_a_pipe_prints_a_block_per_change_and_ends_well(service: FakeService) -> None:
     async with started("pools", "--url", service.url, "--watch", "-o", "name") as process:
-        assert process.stdout is not None
         assert await process.stdout.readline() == b"c1/n1/llama-70b\n"
         assert await process.stdout.readline() == b"c1/n1/small\n"
         await until(lambda: service.streams)
@@ -184,7 +183,6 @@ async def test_watching_on_a_pipe_prints_a_block_per_change_and_ends_well(servic
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_watching_as_json_is_one_compact_line_per_change(service: FakeService, number: signal.Signals) -> None:
     async with started("pools", "--url", service.url, "--watch", "-o", "json") as process:
-        assert process.stdout is not None
         assert json.loads(await process.stdout.readline()) == json.loads(service.body())
         await until(lambda: service.streams)
         await service.put(listing("third"))
@@ -197,11 +195,9 @@ async def test_watching_as_json_is_one_compact_line_per_change(service: FakeServ
 
 async def test_watching_into_a_pipe_that_closes_ends_quietly(service: FakeService) -> None:
     async with started("pools", "--url", service.url, "--watch", "-o", "json") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         await process.stdout.readline()
         await until(lambda: service.streams)
-        process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+        process.stop_reading()
         ended = asyncio.create_task(process.wait())
         for number in range(200):  # what was written before the pipe was really closed does not count
             await service.put(listing(f"late-{number}"))

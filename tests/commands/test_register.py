@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.program import ran, started
+from tests.commands.program import Program, ran, started
 from tests.fake_service import Canned, FakeService, until
 from tests.live.signs import free_port
 
 POOL = ("--cluster-id", "c1", "--namespace", "n1", "--dgd-name", "p1", "--model", "m")
 
 
-async def lines_of(process: asyncio.subprocess.Process) -> list[str]:
+async def lines_of(process: Program) -> list[str]:
     _, err = await asyncio.wait_for(process.communicate(), 8)
     return err.decode().splitlines()
 
@@ -84,7 +84,6 @@ async def test_a_refusal_is_explained_fault_by_fault_and_exits_2() -> None:
 async def test_a_refusal_as_the_first_answer_after_an_outage_exits_2() -> None:
     service = FakeService()
     async with started("register", "--url", service.url, *POOL) as process:
-        assert process.stderr is not None
         assert b"cannot register c1/n1/p1" in await process.stderr.readline()
         service.can("POST", Canned(422, {"detail": "never"}))
         async with service:
@@ -97,7 +96,6 @@ async def test_an_outage_is_one_line_and_its_end_another() -> None:
     async with FakeService() as service:
         service.interval_secs = 0.2
         async with started("register", "--url", service.url, *POOL) as process:
-            assert process.stderr is not None
             assert b" registered c1/n1/p1" in await process.stderr.readline()
             await service.stop()
             assert b"lost c1/n1/p1" in await process.stderr.readline()
@@ -113,7 +111,6 @@ async def test_an_outage_is_one_line_and_its_end_another() -> None:
 
 async def test_stopped_while_nobody_answers_it_ends_at_once_and_well() -> None:
     async with started("register", "--url", f"http://127.0.0.1:{free_port()}", *POOL) as process:
-        assert process.stderr is not None
         assert b"cannot register" in await process.stderr.readline()
         process.terminate()
         await asyncio.wait_for(process.wait(), 3)
