@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tests.live.signs import free_port
 
-Behaviour = Literal["answers", "drops", "breaks", "refuses"]
+Behaviour = Literal["answers", "drops", "babbles", "breaks", "refuses"]
 WORDS = ("one", "two", "three")
 
 
@@ -31,22 +31,28 @@ class Served(NamedTuple):
 class MockFrontend:
     """One frontend; ``pool`` is whose. ``gate`` holds every answer back after its first piece.
 
-    ``drops``: the connection ends without an answer; ``breaks``: in the middle of one; ``refuses``: 429 in good order.
+    ``drops``: the connection ends without an answer; ``babbles``: after something that is none; ``breaks``: in the
+    middle of one; ``refuses``: 429 in good order.
     """
 
     def __init__(self, name: str, pool: str = "", behaviour: Behaviour = "answers") -> None:
         self.name = name
         self.pool = pool
         self.behaviour: Behaviour = behaviour
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.port = 0
         self.served: list[Served] = []
         self.answering = 0
         self.abandoned = 0
         self.gate: asyncio.Event | None = None
         self._runner: web.AppRunner | None = None
 
+    @property
+    def url(self) -> str:
+        """Once it has started."""
+        return f"http://127.0.0.1:{self.port}"
+
     async def start(self) -> "MockFrontend":
+        self.port = free_port()
         application = web.Application()
         application.router.add_post("/v1/{path:.+}", self._serve)
         self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=10)
@@ -80,7 +86,8 @@ class MockFrontend:
         if self.behaviour == "refuses":
             error = {"message": "too busy", "type": "requests", "param": None, "code": "rate_limit_exceeded"}
             return web.json_response({"error": error}, status=429, headers={"Retry-After": "7"})
-        if self.behaviour == "drops":
+        if self.behaviour in ("drops", "babbles"):
+            request.transport.write(b"" if self.behaviour == "drops" else b"what?\r\n\r\n")
             request.transport.close()
             return web.Response()
         if asked.get("stream") or self.behaviour == "breaks":

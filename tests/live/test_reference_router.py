@@ -1,6 +1,7 @@
 """The reference router against frontends on real ports, and against a discovery service that says what a test wants."""
 
 import asyncio
+import contextlib
 import errno
 import gzip
 import json
@@ -15,11 +16,12 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from discovery.model import PoolKey
 from tests.documents import PROJECT
 from tests.fake_service import FakeService, frame, listing, until
 from tests.live import reference_router
 from tests.live.mock_frontends import WORDS, MockFrontend, count_by, words_of
-from tests.live.reference_router import Router, Turns
+from tests.live.reference_router import Router, Target, Turns
 from tests.live.signs import free_port
 
 pytestmark = pytest.mark.live
@@ -234,6 +236,23 @@ def test_turns_are_smooth(weights: dict[str, float], order: str) -> None:
     assert "".join(str(turns.next(named)) for _ in order) == order
 
 
+def test_who_left_and_comes_again_begins_anew() -> None:
+    turns, a, b, c = Turns(), *(Target(PoolKey("c1", "n1", name), "http://u") for name in "abc")
+    for _ in range(2):
+        assert [turns.next({a: 1, b: 1, c: 1}) for _ in range(2)] == [a, b]  # c is owed its turn
+        turns.forget({a})
+        assert turns.next({a: 1}) == a
+        turns.forget({})
+
+
+async def test_models_that_nobody_serves_leave_nothing_behind(rig: Rig) -> None:
+    await rig.pool("p1")
+    await rig.start()
+    assert {(await rig.ask(model=f"other-{number}"))[0] for number in range(20)} == {404}
+    await rig.says()
+    assert set(rig.router._choice._turns) == {"m"}
+
+
 async def test_pools_weigh_what_they_state_and_share_it_among_their_frontends(rig: Rig) -> None:
     gpus = {"resource": "nvidia.com/gpu", "unit": None}
     await rig.pool("p1", 2, capacity=[{**gpus, "quantity": 8}, {"resource": "memory", "quantity": 999, "unit": "GB"}])
@@ -425,6 +444,14 @@ async def test_a_request_that_breaks_frontends_does_not_break_all_of_them(rig: R
     assert sum(len(frontend.served) for frontend in rig.frontends) == 3
 
 
+async def test_a_frontend_that_answers_nonsense_did_answer(rig: Rig) -> None:
+    for frontend in await rig.pool("p1", 2):
+        frontend.behaviour = "babbles"
+    await rig.start()
+    assert await rig.refusal(rig.ask()) == (502, "frontend_failed", None)
+    assert sum(len(frontend.served) for frontend in rig.frontends) == 1
+
+
 async def test_an_answer_that_breaks_off_is_neither_mended_nor_asked_again(rig: Rig) -> None:
     for frontend in await rig.pool("p1", 2):
         frontend.behaviour = "breaks"
@@ -448,42 +475,72 @@ async def test_a_frontend_that_falls_silent_is_given_up(rig: Rig, monkeypatch: p
 # ---- the program
 
 
-async def test_at_sigterm_what_has_begun_is_answered_and_nothing_else_begins(rig: Rig) -> None:
-    (frontend,) = await rig.pool("p1")
-    frontend.gate = asyncio.Event()
-    command = [str(PROJECT / "tests/live/reference_router.py"), "--listen", f"127.0.0.1:{rig.port}"]
+@contextlib.asynccontextmanager
+async def program(rig: Rig, *words: str) -> AsyncIterator["Program"]:
+    """The router as a process, once it has the pool p1."""
+    command = [str(PROJECT / "tests/live/reference_router.py"), "--listen", f"127.0.0.1:{rig.port}", *words]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, "--url", rig.service.url, "--verbose", stderr=asyncio.subprocess.PIPE
     )
-    assert process.stderr is not None
     try:
-        lines: list[str] = []
-        await read_until(process.stderr, lines, "pool c1/n1/p1 is listed")
-        asked = {"model": "m", "stream": True}
-        async with aiohttp.ClientSession(rig.url) as session, session.post(CHAT, json=asked) as answer:
-            first = await answer.content.readuntil(b"\n\n")
-            process.send_signal(signal.SIGTERM)
-            await until(lambda: refuses(rig.port))
-            frontend.gate.set()
-            rest = await answer.read()
-        await read_until(process.stderr, lines, " ended")
-        assert await process.wait() == 0
+        running = Program(process)
+        await running.says("pool c1/n1/p1 is listed")
+        yield running
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+class Program:
+    """A process whose log is read line by line."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def says(self, words: str) -> None:
+        assert self.process.stderr is not None
+        async with asyncio.timeout(20):
+            while not self.lines or words not in self.lines[-1]:
+                self.lines.append((await self.process.stderr.readline()).decode())
+                assert self.lines[-1], "".join(self.lines)
+
+
+async def test_at_sigterm_what_has_begun_is_answered_and_nothing_else_begins(rig: Rig) -> None:
+    (frontend,) = await rig.pool("p1")
+    frontend.gate = asyncio.Event()
+    asked = {"model": "m", "stream": True}
+    async with program(rig) as running, aiohttp.ClientSession(rig.url) as session:
+        async with session.post(CHAT, json=asked) as answer:
+            first = await answer.content.readuntil(b"\n\n")
+            running.process.send_signal(signal.SIGTERM)
+            await until(lambda: refuses(rig.port))
+            for _ in range(10):
+                await asyncio.sleep(0.05)
+                assert frontend.answering, "what has begun is not given up"
+            frontend.gate.set()
+            rest = await answer.read()
+        await running.says(" ended")
+        assert await running.process.wait() == 0
     assert words_of((first + rest).decode()) == list(WORDS)
-    assert any(frontend.served[0].request_id in line and "goes to" in line for line in lines)
+    assert any(frontend.served[0].request_id in line and "goes to" in line for line in running.lines)
+
+
+async def test_what_does_not_end_within_the_grace_is_cut(rig: Rig) -> None:
+    (frontend,) = await rig.pool("p1")
+    frontend.gate = asyncio.Event()
+    async with program(rig, "--grace-secs", "0.3") as running, aiohttp.ClientSession(rig.url) as session:
+        async with session.post(CHAT, json={"model": "m", "stream": True}) as answer:
+            await answer.content.readuntil(b"\n\n")
+            running.process.send_signal(signal.SIGTERM)
+            with pytest.raises(aiohttp.ClientError):
+                await answer.read()
+        await running.says(" ended")
+        assert await running.process.wait() == 0
+    await until(lambda: frontend.abandoned)
 
 
 def refuses(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
-
-
-async def read_until(stream: asyncio.StreamReader, lines: list[str], words: str) -> None:
-    async with asyncio.timeout(20):
-        while not lines or words not in lines[-1]:
-            line = (await stream.readline()).decode()
-            assert line, "".join(lines)
-            lines.append(line)

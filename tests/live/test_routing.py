@@ -54,10 +54,24 @@ class Pool:
         """Frontends first, then the addresses, then the heartbeat, as a pool that becomes ready."""
         for number, frontend in enumerate(self.frontends):
             self._traffic.call(frontend.start())
-            port = {**HTTP, "port": frontend.port}
-            self._cluster.frontends(self.name, "127.0.0.1", suffix=f"-{number}", ports=[port])
+            self._import(number, frontend)
         self._cluster.relays(self.name, "127.0.0.1")
         self._traffic.call(self._register())
+
+    def lose(self, number: int) -> str:
+        """End one frontend, whose address stays imported, as it may happen for a moment; gives its URL."""
+        self._traffic.call(self.frontends[number].end())
+        return self.frontends[number].url
+
+    def replace(self, number: int) -> None:
+        """Import another one in its place."""
+        self.frontends.append(MockFrontend(f"{self.name}#{number}", self.name))
+        self._traffic.call(self.frontends[-1].start())
+        self._import(number, self.frontends[-1])
+
+    def _import(self, number: int, frontend: MockFrontend) -> None:
+        port = {**HTTP, "port": frontend.port}
+        self._cluster.frontends(self.name, "127.0.0.1", suffix=f"-{number}", ports=[port])
 
     async def _register(self) -> None:
         client = await self._relay.enter_async_context(Client(self._urls))
@@ -149,6 +163,13 @@ def test_no_request_fails_that_had_a_live_pool(fleet: Fleet, router: RouterProce
     load = Load(traffic, router.url, MODELS)
     weighed = load.await_answers(150, "llama")
     assert_weights(load.since(weighed, "llama"))
+
+    # A frontend of a live pool is replaced, and others get its requests before anybody says so.
+    largest = fleet.pools["west/llm/llama"]
+    lost = largest.lose(0)
+    load.await_answers(20, "llama")
+    assert any(lost in line and "was sent nothing" in line for line in router.log)
+    largest.replace(0)
 
     # A rollout, in the middle of which one pool leaves and another comes.
     fleet.restart(fleet.replicas[0])
