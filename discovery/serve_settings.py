@@ -186,8 +186,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             ALL,
             Choice(("memory", "redis", "dynamodb")),
-            "Where registrations live. Memory is this process alone; several replicas need redis, or dynamodb where "
-            "they run in several regions or without a Redis.",
+            "Where registrations live. Memory is this process alone; several replicas need redis, or dynamodb (an "
+            "extra) where they run in several regions or without a Redis.",
             default="redis with --redis-url, else memory",
         ),
     ] = "memory"

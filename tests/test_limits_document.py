@@ -9,6 +9,7 @@ from discovery.commands.serve import LAST_GRACE_SECS
 from discovery.ending import SAME_WISH_SECS
 from discovery.http import limits, own_answers, requests, server
 from discovery.mcs import service
+from discovery.stores.dynamodb import items
 from tests.documents import read, rows
 
 PAGE = read("docs/limits.md")
@@ -33,6 +34,10 @@ def test_every_flag_that_is_a_limit_stands_there_with_its_default() -> None:
             [registration_rules.MAX_RELAYS, registration_rules.MAX_FRONTENDS, registration_rules.MAX_METADATA],
         ),
         ("endpoints of one Service in EndpointSlices", [service.MAX_ENDPOINTS]),
+        (
+            "key of a pool and size of its item, with DynamoDB",
+            [items.MAX_SORT_KEY_BYTES, items.MAX_ITEM_BYTES // 1024],
+        ),
         ("time for a TLS handshake", [limits.Limits().handshake_timeout_secs]),
         ("time of a long poll (`Prefer: wait`)", [requests.MAX_WAIT_SECS]),
         ("requests that wait on one connection", [limits.MAX_PIPELINED]),
