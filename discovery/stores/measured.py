@@ -26,10 +26,14 @@ class MeasuredStore:
         self._clock = clock
         self._put = store.put
         self._put_secs = counters.store_call_seconds.of("put")
-        self.confirmed_for_secs = store.confirmed_for_secs
         self.share = store.share
         self.close = store.close
         self.describe = store.describe
+
+    @property
+    def confirmed_for_secs(self) -> float:
+        """See ``Store.confirmed_for_secs``."""
+        return self._store.confirmed_for_secs
 
     async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
         """See ``Store.put``; written out, since nearly all calls are these."""
