@@ -287,6 +287,7 @@ async def test_no_request_goes_to_a_pool_after_its_delete(rig: Rig) -> None:
     before = len(gone.served)
     assert {await rig.says() for _ in range(4)} == {"p2-0"}
     assert (len(gone.served), staying.abandoned) == (before, 0)
+    assert {target.pool.dgd_name for target in rig.router._choice._turns["m"]._credit} == {"p2"}
 
 
 @pytest.mark.parametrize("complete", [True, False])
