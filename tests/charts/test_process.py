@@ -16,6 +16,7 @@ import pytest
 
 from tests.charts.program import Program, program_of
 from tests.charts.rendered import Chart, Rendered
+from tests.live.dynamodb_server import CREDENTIALS, REGION, DynamoDBServer
 from tests.live.redis_server import RedisServer
 from tests.live.signs import await_sign, free_port
 from tests.mcs.certificates import Authority
@@ -67,6 +68,14 @@ def get(port: int, path: str) -> tuple[int, str]:
         connection.close()
 
 
+def post(port: int, pool: dict[str, str]) -> int:
+    """The status of a registration."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    with contextlib.closing(connection):
+        connection.request("POST", "/pools", json.dumps(pool), {"Content-Type": "application/json"})
+        return connection.getresponse().status
+
+
 def probed(rendered: Rendered, probe: str) -> int:
     """What a probe of the container gets."""
     asked: dict[str, Any] = rendered.container[probe]["httpGet"]
@@ -114,6 +123,39 @@ def test_the_program_serves_with_what_is_rendered(chart: Chart, redis: RedisServ
     assert all(json.loads(line) for line in lines), "logFormat json is the chart's default"
     assert not [line for line in lines if "unknown" in line]
     assert redis.database(3).keys("{of-the-chart}:*")
+
+
+def test_it_serves_from_a_table_with_keys_of_a_secret(chart: Chart, tmp_path: Path) -> None:
+    """DynamoDB by its values, credentials by variables of the pod; what one pod is told the next one lists."""
+    server = DynamoDBServer(tmp_path / "dynamodb").start()
+    table = server.table()
+    keys = [{"name": name, "valueFrom": {"secretKeyRef": {"name": "aws", "key": name.lower()}}} for name in CREDENTIALS]
+    rendered = chart.render(
+        {
+            "listen": {"port": free_port()},
+            "registrationStorage": "dynamodb",
+            "dynamodb": {"table": table.name, "region": REGION, "endpointUrl": server.url},
+            "extraEnv": keys,
+            "config": {"drainDelaySecs": 0},
+        }
+    )
+    secrets = {"aws": {name.lower(): text for name, text in CREDENTIALS.items()}}
+    program, log = program_of(rendered, tmp_path / "pod", secrets), tmp_path / "log"
+    try:
+        with running(program, log):
+            await_sign(lambda: probed(rendered, "readinessProbe") == 200, 30, f"ready; {log.read_text()}")
+            assert helm_test(rendered) == 0
+            pool = {"cluster_id": "c1", "namespace": "n1", "dgd_name": "p1", "model": "m"}
+            assert post(port_of(rendered, "http"), pool) == 200
+        (item,) = table.scan()
+        assert item["sk"] == {"S": "c1#n1#p1"}
+        with running(program, log):
+            await_sign(lambda: probed(rendered, "readinessProbe") == 200, 30, f"ready; {log.read_text()}")
+            listed = json.loads(get(port_of(rendered, "http"), "/pools")[1])["pools"]
+            assert [each["dgd_name"] for each in listed] == ["p1"]
+    finally:
+        table.close()
+        server.close()
 
 
 def get_securely(port: int, context: ssl.SSLContext) -> int:

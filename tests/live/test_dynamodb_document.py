@@ -26,7 +26,7 @@ class Stranger(Reader):
         self.ports = lambda text: first(text).replace("8000", stand_in)  # type: ignore[assignment]
         hermetic = {"AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
         own = {name: value for name, value in self._environment.items() if not name.startswith("AWS_")}
-        self._environment = own | hermetic | {"PYTHONPATH": str(PROJECT)}
+        self._environment = own | hermetic | {"PYTHONPATH": str(PROJECT), "DISCOVERY_DRAIN_DELAY_SECS": "0"}
 
 
 @pytest.fixture
