@@ -16,7 +16,7 @@ import logging
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -78,24 +78,40 @@ class Turns:
         self._credit = {target: credit for target, credit in self._credit.items() if target in others_than}
 
 
+class Served:
+    """One model: the pools that serve it, what their frontends weigh, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self.pools: tuple[Listing, ...] = ()
+        self.weights: dict[Target, float] = {}
+        self.turns = Turns()
+
+    def serve(self, pools: tuple[Listing, ...], weigh_by: str) -> None:
+        """Take the pools as they are now."""
+        self.pools = pools
+        self.weights = {target: weight for pool in pools for target, weight in weights_of(pool, weigh_by).items()}
+        self.turns.forget(self.weights)
+
+
 class Choice:
     """The next frontend for a model, out of the pools that serve it at that moment."""
 
     def __init__(self, weigh_by: str) -> None:
         self._weigh_by = weigh_by
-        self._turns: dict[str, Turns] = {}
+        self._models: dict[str, Served] = {}
         self._rests_until: dict[str, float] = {}
 
-    def among(self, model: str, pools: Iterable[Listing], tried: Collection[Target]) -> Target | None:
+    def among(self, model: str, pools: tuple[Listing, ...], tried: Collection[Target]) -> Target | None:
         """One that was not tried yet, if there is one."""
-        weights = {target: weight for pool in pools for target, weight in self._weights(pool).items()}
-        turns = self._turns.setdefault(model, Turns())
-        turns.forget(weights)
-        if not weights:
-            del self._turns[model]  # whatever models are asked for, only those that are served are remembered
-        left = {target: weight for target, weight in weights.items() if target not in tried}
-        awake = {target: weight for target, weight in left.items() if not self._rests(target.url)}
-        return turns.next(awake or left) if left else None
+        if not pools:
+            self._models.pop(model, None)
+            return None
+        served = self._models.setdefault(model, Served())
+        if served.pools is not pools:  # the list gives the same tuple until it changes
+            served.serve(pools, self._weigh_by)
+        left = without(served.weights, tried)
+        awake = without(left, [target for target in left if self._rests(target.url)]) if self._rests_until else left
+        return served.turns.next(awake or left) if left else None
 
     def let_rest(self, url: str) -> None:
         """It took no connection: others first, for a while."""
@@ -106,10 +122,17 @@ class Choice:
     def _rests(self, url: str) -> bool:
         return self._rests_until.get(url, 0.0) > time.monotonic()
 
-    def _weights(self, pool: Listing) -> dict[Target, float]:
-        stated = (float(each.quantity) for each in pool.capacity if each.resource == self._weigh_by)
-        weight = next(stated, 1.0)
-        return {Target(pool.key, url): weight / len(pool.frontends) for url in pool.frontends}
+
+def weights_of(pool: Listing, weigh_by: str) -> dict[Target, float]:
+    """What the pool states of that resource, or 1, in equal parts for its frontends."""
+    stated = (float(each.quantity) for each in pool.capacity if each.resource == weigh_by)
+    weight = next(stated, 1.0)
+    return {Target(pool.key, url): weight / len(pool.frontends) for url in pool.frontends}
+
+
+def without(weights: dict[Target, float], some: Collection[Target]) -> dict[Target, float]:
+    """The rest."""
+    return {target: weight for target, weight in weights.items() if target not in some} if some else weights
 
 
 # ---- errors, as clients of OpenAI know them

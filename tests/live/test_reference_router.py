@@ -250,7 +250,7 @@ async def test_models_that_nobody_serves_leave_nothing_behind(rig: Rig) -> None:
     await rig.start()
     assert {(await rig.ask(model=f"other-{number}"))[0] for number in range(20)} == {404}
     await rig.says()
-    assert set(rig.router._choice._turns) == {"m"}
+    assert set(rig.router._choice._models) == {"m"}
 
 
 async def test_pools_weigh_what_they_state_and_share_it_among_their_frontends(rig: Rig) -> None:
@@ -287,7 +287,7 @@ async def test_no_request_goes_to_a_pool_after_its_delete(rig: Rig) -> None:
     before = len(gone.served)
     assert {await rig.says() for _ in range(4)} == {"p2-0"}
     assert (len(gone.served), staying.abandoned) == (before, 0)
-    assert {target.pool.dgd_name for target in rig.router._choice._turns["m"]._credit} == {"p2"}
+    assert {target.pool.dgd_name for target in rig.router._choice._models["m"].turns._credit} == {"p2"}
 
 
 @pytest.mark.parametrize("complete", [True, False])
