@@ -216,7 +216,7 @@ class Replica:
         try:
             outcome = await self._store.put(key, value, self._lease_secs)
         except Unavailable as error:
-            self._write_failed(error, asked_at)
+            self._write_failed(error, asked_at, "a registration cannot be stored, the others can")
             raise
         self._check_epoch(outcome.epoch)
         (self._created if outcome.created else self._changed if outcome.changed else self._renewed).inc()
@@ -249,7 +249,7 @@ class Replica:
         try:
             deleted = await self._store.delete(key, instance_id)
         except Unavailable as error:
-            self._write_failed(error, asked_at)
+            self._write_failed(error, asked_at, "a pool cannot be deregistered; registrations are taken")
             raise
         if deleted is not None:
             self._check_epoch(deleted.epoch)
@@ -308,18 +308,17 @@ class Replica:
             text = "reading the store again: %s"
             event(log, logging.INFO, "store.reread", text, error.detail, cause=error.cause)
 
-    def _write_failed(self, error: Unavailable, asked_at: float) -> None:
+    def _write_failed(self, error: Unavailable, asked_at: float, refused: str) -> None:
         """Where the store was read while a write waited in vain, only writes fail: a read is no end of that."""
         error.retry_after_secs = self._retry_after_secs
         if error.extent == "source" and self._confirmed_at > asked_at:
             error = Unavailable(error.detail, retry_after_secs=error.retry_after_secs, extent="writes")
-        self._failed(error)
+        self._failed(error, refused)
 
-    def _failed(self, error: Unavailable) -> None:
+    def _failed(self, error: Unavailable, refused: str = "a request is refused, others are taken") -> None:
         if error.extent == "item":
             if error.detail != self._item_error:
-                text = "a registration cannot be stored, the others can: %s"
-                event(log, logging.WARNING, "store.refuses", text, error.detail, cause=error.detail)
+                event(log, logging.WARNING, "store.refuses", "%s: %s", refused, error.detail, cause=error.detail)
             self._item_error = error.detail
             return
         now = self._clock()

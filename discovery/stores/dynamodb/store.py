@@ -20,7 +20,7 @@ from discovery.errors import Fault, Gone, Unavailable
 from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.model import PoolKey
-from discovery.stores import Deleted, Event, Health, Listed, Outcome, Remaining
+from discovery.stores import CONFIRMED_FOR_SECS, Deleted, Event, Health, Listed, Outcome, Remaining
 from discovery.stores.dynamodb import items
 from discovery.stores.dynamodb.feed import Feed
 from discovery.stores.dynamodb.items import Word
@@ -36,8 +36,6 @@ READ_SECS = 1.0
 READ_AT_LEAST_SECS = 0.3
 """Between the beginnings of two reads, however many changes and questions want one."""
 THROTTLED_SECS = (0.5, 4.0)
-CONFIRMED_FOR_SECS = 5.0
-"""The least: a list of several pages is as old as two reads take, and no worse for that while no page fails."""
 REPORTED = 1000
 
 
@@ -77,9 +75,9 @@ class DynamoStore:
 
     @property
     def confirmed_for_secs(self) -> float:
-        """See ``Store``: longer where reads take long; a page that does not come fails within its own deadline."""
+        """See ``Store``: a list of several pages is as old as two reads take, and no worse while no page fails."""
         took_secs = 0.0 if self._last is None else self._last.done_at - self._last.read.asked_at
-        return max(CONFIRMED_FOR_SECS, 2 * READ_SECS + 3 * took_secs)
+        return CONFIRMED_FOR_SECS + 3 * took_secs
 
     # ---- writing
 
