@@ -48,11 +48,11 @@ class MockFrontend:
 
     @property
     def url(self) -> str:
-        """Once it has started."""
+        """From its first start on."""
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> "MockFrontend":
-        self.port = free_port()
+        self.port = self.port or free_port()
         application = web.Application()
         application.router.add_post("/v1/{path:.+}", self._serve)
         self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=10)

@@ -251,6 +251,10 @@ async def test_models_that_nobody_serves_leave_nothing_behind(rig: Rig) -> None:
     assert {(await rig.ask(model=f"other-{number}"))[0] for number in range(20)} == {404}
     await rig.says()
     assert set(rig.router._choice._models) == {"m"}
+    await rig.service.drop("p1")
+    await until(rig.lists)
+    assert (await rig.ask())[0] == 404
+    assert not rig.router._choice._models
 
 
 async def test_pools_weigh_what_they_state_and_share_it_among_their_frontends(rig: Rig) -> None:
@@ -405,6 +409,15 @@ async def test_when_no_frontend_takes_a_connection_the_client_is_told_to_come_ag
     await rig.start()
     for _ in range(2):  # also while all of them rest
         assert await rig.refusal(rig.ask()) == (503, "no_frontend", "2")
+
+
+async def test_frontends_that_rest_are_asked_all_the_same_where_there_are_no_others(rig: Rig) -> None:
+    (frontend,) = await rig.pool("p1")
+    await frontend.end()
+    await rig.start()
+    assert await rig.refusal(rig.ask()) == (503, "no_frontend", "2")
+    await frontend.start()
+    assert await rig.says() == "p1-0"
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/embeddings"])
