@@ -68,8 +68,9 @@ EVENTS = {
     "heartbeat.regained": "heartbeats are taken again",
     "heartbeat.deregistered": "the pool was deregistered",
     "heartbeat.left_over": "the pool could not be deregistered, and stays until its lease ends",
-    "stream.lost": "the library: the stream of pools was cut, the last list stays",
+    "stream.lost": "the library: the pools cannot be followed, the last list stays",
     "stream.regained": "the library: pools are followed again",
+    "stream.step": "the library: it hears of changes by another way: a stream, long polls, or polls",
     "stream.pools_dropped": "the library: pools that incomplete lists have not shown for long were given up",
 }
 """What ``event`` may be: one name for each change of state, whatever the words of its line."""

@@ -1,15 +1,18 @@
 """A discovery service in a few lines, on a real port, for tests of its clients.
 
 It keeps pools, answers as the service does, and can misbehave on request: refuse, hang, fall silent, cut a stream in
-the middle of an event, vanish. It has no leases. Every request it got is in ``seen``.
+the middle of an event, vanish, or stand behind a proxy that breaks what takes long. It has no leases. Every request
+that it got is in ``seen``.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import re
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, unquote
 
@@ -66,14 +69,39 @@ class Canned(NamedTuple):
     gate: asyncio.Event | None = None
 
 
+@dataclass
+class Proxy:
+    """What something on the way does to what takes long."""
+
+    buffers_streams: bool = False
+    stream_lives_secs: float | None = None
+    answers_streams: Canned | None = None
+    strips_prefer: bool = False
+    answers_waits: Canned | None = None
+    wait_lives_secs: float | None = None
+
+
 class OpenStream:
     """One subscriber's stream."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, *, held: bool = False) -> None:
         self._writer = writer
+        self._held: bytes | None = b"" if held else None
         self.gone = False
 
+    def hold(self) -> None:
+        """From now on nothing of it gets through."""
+        self._held = b""
+
+    async def release(self) -> None:
+        """What was held back gets through after all."""
+        data, self._held = self._held or b"", None
+        await self.send(data)
+
     async def send(self, data: bytes) -> None:
+        if self._held is not None:
+            self._held += data
+            return
         self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
         await self._writer.drain()
 
@@ -98,6 +126,9 @@ class FakeService:
         self.streams: list[OpenStream] = []
         self.canned: dict[str, deque[Canned]] = {}
         self.greets = True
+        self.proxy = Proxy()
+        self.waits = 0
+        """How many long polls wait now."""
         self.status: dict[str, Any] | None = None
         """What ``/status`` answers, with the ETag and the number of the pools at that moment; 404 without."""
         self.host = "127.0.0.1"
@@ -199,10 +230,31 @@ class FakeService:
         kind = "STREAM" if path.endswith("/events") else method
         if self.canned.get(kind):
             return await self._give(writer, self.canned[kind].popleft())
+        if kind == "STREAM" and self.proxy.answers_streams is not None:
+            return await self._give(writer, self.proxy.answers_streams)
         if kind == "STREAM":
             return await self._stream(reader, writer, headers.get("last-event-id"))
         wanted = headers.get("if-none-match")
+        wait = re.fullmatch("wait=([0-9]+)", headers.get("prefer", ""))
+        if wait is not None and not self.proxy.strips_prefer:
+            if self.proxy.answers_waits is not None:
+                return await self._give(writer, self.proxy.answers_waits)
+            if not await self._wait_for_change(wanted, float(wait[1])):
+                return await self._give(writer, Canned(504))
         return await self._answer(writer, method, path, dict(parse_qsl(query)), body, wanted)
+
+    async def _wait_for_change(self, wanted: str | None, secs: float) -> bool:
+        """Whether the proxy let it wait to its end."""
+        loop = asyncio.get_running_loop()
+        limit = self.proxy.wait_lives_secs or float("inf")
+        ends_at = loop.time() + min(secs, limit)
+        self.waits += 1
+        try:
+            while wanted is not None and self.token in wanted and loop.time() < ends_at:
+                await asyncio.sleep(0.005)
+        finally:
+            self.waits -= 1
+        return limit > secs or loop.time() < ends_at
 
     async def _give(self, writer: asyncio.StreamWriter, canned: Canned) -> bool:
         if canned.gate is not None:
@@ -225,7 +277,7 @@ class FakeService:
         parts = [unquote(part) for part in path.strip("/").split("/")]
         if (method, parts) == ("GET", ["pools"]):
             tag = f'W/"{self.token}"'
-            known = wanted == tag
+            known = wanted is not None and tag in wanted.split(", ")
             await self._write(writer, 304 if known else 200, b"" if known else self.body(), f"ETag: {tag}")
         elif (method, parts) == ("GET", ["status"]) and self.status is not None:
             said = {"complete": self.complete, "etag": self.token, "pools": len(self.pools)}
@@ -268,14 +320,16 @@ class FakeService:
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
-        stream = OpenStream(writer)
+        stream = OpenStream(writer, held=self.proxy.buffers_streams)
         if self.retry_ms is not None:
             await stream.send(b"retry: %d\n\n" % self.retry_ms)
         if self.greets and last_id != self.token:
             await stream.send(self.snapshot_frame())
         self.streams.append(stream)
         try:
-            await reader.read()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.proxy.stream_lives_secs):
+                    await reader.read()
         finally:
             stream.gone = True
         return False

@@ -18,7 +18,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from discovery.client import Client, NoAnswer, Pools
-from discovery.client import follow as follow_module
 from discovery.client.service import Service
 from discovery.client.snapshot import UNSEEN_SECS, Assembly
 from discovery.client.sse import Event, Parser, TooLong
@@ -477,12 +476,6 @@ async def test_each_task_is_told_of_each_change_once(service: FakeService) -> No
     assert not await pools.changed()
 
 
-async def test_the_list_is_read_from_another_thread(service: FakeService) -> None:
-    service.set(listing("a"))
-    async with following(service.url) as pools:
-        assert await asyncio.to_thread(shown, pools) == ["a"]
-
-
 async def test_outside_its_block_following_says_so(service: FakeService) -> None:
     async with Client(service.url) as client:
         pools = client.follow()
@@ -650,23 +643,26 @@ async def test_retry_is_honoured_with_a_spread(service: FakeService) -> None:
 
 async def test_retry_after_is_honoured_and_refusals_after_the_start_are_outlived(service: FakeService) -> None:
     async with following(service.url) as pools:
-        service.can("STREAM", Canned(503, headers=("Retry-After: 1",)))
         stream = (await until(lambda: service.streams))[0]
+        service.can("STREAM", Canned(503, headers=("Retry-After: 1",)))
         started = asyncio.get_running_loop().time()
         await stream.end()
-        await until(lambda: pools.trouble and "answered 503" in pools.trouble)
         await until(lambda: len(service.streams) == 2)
         assert asyncio.get_running_loop().time() - started >= 1.0
+        assert pools.trouble is None  # plain requests were answered meanwhile
 
 
-async def test_a_refusal_after_the_start_is_tried_again(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_module, "REJECTED_SECS", 0.05)
+async def test_a_refusal_after_the_start_is_tried_again(service: FakeService) -> None:
     service.set(listing("a"))
     async with following(service.url) as pools:
+        first = (await until(lambda: service.streams))[0]
         service.can("STREAM", Canned(401), Canned(401))
-        await (await until(lambda: service.streams))[0].end()
-        await until(lambda: len(service.streams) == 2)
+        service.can("GET", Canned(401, {"detail": "no such token"}))
+        await first.end()
+        await until(lambda: pools.trouble and "no such token" in pools.trouble)
         assert shown(pools) == ["a"]
+        await until(lambda: len(service.streams) == 2)
+        await until(lambda: pools.trouble is None)
 
 
 async def test_entering_waits_for_a_service_that_is_not_ready_yet(service: FakeService) -> None:
@@ -680,7 +676,8 @@ async def test_entering_gives_up_when_the_patience_is_over_and_at_once_when_refu
     with pytest.raises(NoAnswer):
         async with following(f"http://127.0.0.1:{free_port()}", patience_secs=0):
             pass
-    service.can("STREAM", Canned(400, {"detail": "unknown parameter"}))
+    for way in ("STREAM", "GET"):
+        service.can(way, Canned(400, {"detail": "unknown parameter"}))
     with pytest.raises(Rejected, match="unknown parameter"):
         async with following(service.url):
             pass
@@ -701,8 +698,9 @@ async def test_entering_gives_up_on_streams_that_end_before_the_list() -> None:
 
 
 async def test_a_page_that_is_no_stream_is_no_service(service: FakeService) -> None:
-    service.can("STREAM", Canned(200, {"hello": 1}))
-    with pytest.raises(Unavailable, match="no stream of events"):
+    for way in ("STREAM", "GET"):
+        service.can(way, Canned(200, {"hello": 1}))
+    with pytest.raises(Unavailable, match=r"no stream of events.*; the list of pools cannot be read"):
         async with following(service.url, patience_secs=0):
             pass
 

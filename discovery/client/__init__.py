@@ -20,6 +20,7 @@ from discovery.client.answers import NoAnswer
 from discovery.client.diagnosis import Diagnosis, Explanation
 from discovery.client.follow import Pools
 from discovery.client.heartbeat import Heartbeat, delete
+from discovery.client.looks import QUIET_SECS
 from discovery.client.service import Pairs, Request, Service, path_of, target
 from discovery.client.snapshot import RouterSnapshot, Snapshot, read_pools, read_routers
 from discovery.client.trust import File, Trust
@@ -105,10 +106,16 @@ class Client:
         capability: Wanted = (),
         region: Wanted = (),
         patience_secs: float = 10.0,
+        quiet_secs: float = QUIET_SECS,
     ) -> Pools:
-        """The pools, kept current within ``async with``; see ``Pools``."""
+        """The pools, kept current within ``async with``; see ``Pools``.
+
+        Entering waits for the first list, for ``patience_secs``. When the service has said nothing for ``quiet_secs``
+        (a positive number), a small request asks whether the list is still so, whatever streams seem to say: no change
+        stays unknown for much longer than that, however connections fail. Thousands of followers may ask more seldom.
+        """
         query = _query(model=model, cluster_id=cluster_id, namespace=namespace, capability=capability, region=region)
-        return Pools(self._connect(), query, patience_secs=patience_secs)
+        return Pools(self._connect(), query, patience_secs=patience_secs, quiet_secs=quiet_secs)
 
     def register(self, registration: Registration, *, keep_on_exit: bool = False) -> Heartbeat:
         """One pool, kept registered within ``async with`` and deregistered at its end; see ``Heartbeat``."""

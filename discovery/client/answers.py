@@ -33,6 +33,10 @@ class NoAnswer(Unavailable):
         self.dropped = dropped
 
 
+class NoStream(Unavailable):
+    """What was answered is no stream of events."""
+
+
 class _Fault(msgspec.Struct):
     path: str
     message: str
@@ -54,8 +58,12 @@ def judged(base: str, status: int, headers: Mapping[str, str], body: bytes) -> A
 
 
 def bare(etag: str | None) -> str | None:
-    """The token within an ETag header: what event ids are made of."""
-    return etag.strip().removeprefix("W/").strip('"') or None if etag else None
+    """The token within an ETag header: what event ids are made of.
+
+    Some proxies that compress mark the tag with it, and do not know their own mark again when they are asked.
+    """
+    token = etag.strip().removeprefix("W/").strip('"') if etag else ""
+    return token.removesuffix("-gzip").removesuffix(";gzip").removesuffix("-br") or None
 
 
 def all_of(failures: list[Unavailable]) -> Unavailable:

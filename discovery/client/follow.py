@@ -1,28 +1,27 @@
-"""Follows the pools: a stream of events that becomes a list, kept current for as long as a block runs.
+"""Follows the pools: a list that is kept current for as long as a block runs.
 
-One task reads one stream at a time, and begins another whenever that one ends, breaks or falls silent; meanwhile the
-last list stays. What an event means is for ``snapshot``; how a server is reached is for ``transport``.
+Two tasks keep it: ``channel`` hears of changes at once, by a stream where one comes through, and ``looks`` asks
+whenever nothing has confirmed the list for a moment. Here is what they come to: the snapshot, who waits for the next
+one, what is wrong, and pools that nobody has shown for too long.
 """
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-from discovery.backoff import Backoff
-from discovery.client import sse
-from discovery.client.answers import one_line
-from discovery.client.reach import EventStream, Reach
-from discovery.client.service import STREAM_OPENS_SECS, Pairs, Request, path_of, target
-from discovery.client.snapshot import Assembly, Snapshot
+from discovery.client.answers import all_of
+from discovery.client.channel import SILENCE_SECS, Channel
+from discovery.client.kept import DOUBT_SECS, KeptList
+from discovery.client.looks import QUIET_SECS, Looks
+from discovery.client.reach import Reach
+from discovery.client.service import Pairs, path_of, target
+from discovery.client.snapshot import Snapshot
 from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
 from discovery.logs import event
 
-SILENCE_SECS = 40.0
-LONGEST_RETRY_SECS = 60.0
-REJECTED_SECS = 5.0
+OUTSIDE = "following begins with its block: async with client.follow() as pools"
 
 logger = logging.getLogger(__name__)
 
@@ -32,53 +31,88 @@ class Pools:
 
     ``snapshot`` is always the current list and costs nothing when it did not change. Iterating gives a new snapshot for
     each change since the block was entered, ``changed`` waits for the next one that the calling task has not looked at;
-    changes that come faster than they are read are given as one. While no server can be reached the last list stays,
-    ``snapshot.age`` grows, and ``trouble`` says why.
+    changes that come faster than they are read are given as one. All of it belongs to the loop that entered the block;
+    snapshots may go anywhere.
+
+    The list is current within about two seconds of whatever happens. While no server can be reached the last list
+    stays: ``snapshot.age`` grows, ``trouble`` says why, and from 5 s on ``snapshot.complete`` is false, since pools
+    may have come meanwhile; with the first sign that the list still holds it is what the service said again. So a
+    router sends requests to what is listed, and says that a model does not exist only while ``complete``.
 
     Entering raises ``Rejected`` when the service refuses, and ``Unavailable`` when there is no list within
     ``patience_secs``, after at least one attempt per base URL. Later failures are told by logs and ``trouble`` alone.
     """
 
-    def __init__(self, reach: Reach, query: Pairs, *, patience_secs: float, silence_secs: float = SILENCE_SECS) -> None:
+    def __init__(
+        self,
+        reach: Reach,
+        query: Pairs,
+        *,
+        patience_secs: float,
+        quiet_secs: float = QUIET_SECS,
+        silence_secs: float = SILENCE_SECS,
+    ) -> None:
         self.trouble: str | None = None
         self._reach = reach
-        self._target = target(path_of("pools", "events"), query)
         self._patience_secs = patience_secs
-        self._silence_secs = silence_secs
-        self._assembly = Assembly()
-        self._token: str | None = None
-        self._between_changes = True
-        self._confirmed_at = float("-inf")
-        self._retry_secs = 1.0
-        self._backoff = Backoff(0.5, 10.0)
+        self._kept = KeptList(max(DOUBT_SECS, 3 * quiet_secs))
+        self._channel = Channel(
+            reach,
+            target(path_of("pools", "events"), query),
+            self._kept,
+            silence_secs=silence_secs,
+            changed=self._publish,
+            heard=self._heard,
+            failed=self._stream_failed,
+        )
+        self._looks = self._channel.looks = Looks(
+            reach,
+            target(path_of("pools"), query),
+            self._kept,
+            quiet_secs=quiet_secs,
+            told=lambda: self._channel.tells,
+            overtook=self._channel.overtaken,
+            changed=self._publish,
+            heard=self._look_heard,
+        )
         self._version = 0
         self._entered_version = 0
         self._looked: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
         self._changed = asyncio.Event()
         self._closed = False
-        self._lost_at: float | None = None
-        self._drop_timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._doubted = False
+        self._stream_failure: DiscoveryError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._first: asyncio.Future[None] | None = None
+        self._give_up_at = float("-inf")
+        self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def snapshot(self) -> Snapshot:
-        """The list as it is now; may be read from any thread."""
+        """The list as it is now."""
         if self._loop is None:
-            raise RuntimeError("following begins with its block: async with client.follow() as pools")
+            raise RuntimeError(OUTSIDE)
         self._look()
-        exact = self._between_changes and not self._assembly.merged
-        age = self._loop.time() - self._confirmed_at
-        return Snapshot(self._assembly.complete, self._assembly.pools, self._token if exact else None, age)
+        return self._kept.shown(self._loop.time())
+
+    @property
+    def step(self) -> str:
+        """By which way changes are heard of: ``stream``, ``long poll``, or ``poll`` where both are broken."""
+        return self._channel.ways.step.value
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:
             raise RuntimeError("a block of client.follow() is entered once: call follow() again for another")
         self._loop = asyncio.get_running_loop()
-        first: asyncio.Future[None] = self._loop.create_future()
-        self._task = asyncio.create_task(self._keep_reading(first), name="follow pools")
+        self._first = self._loop.create_future()
+        self._give_up_at = self._loop.time() + self._patience_secs
+        self._tasks = [
+            asyncio.create_task(self._channel.run(), name="follow pools"),
+            asyncio.create_task(self._looks.run(), name="look after pools"),
+        ]
         try:
-            await first
+            await self._first
         except BaseException:
             await self._close()
             raise
@@ -108,7 +142,7 @@ class Pools:
         With ``since`` it waits until ``version`` is no longer that, whatever the task has seen.
         """
         if self._loop is None:
-            raise RuntimeError("following begins with its block: async with client.follow() as pools")
+            raise RuntimeError(OUTSIDE)
         task = _running_task()
         if since is None:
             since = self._entered_version if task is None else self._looked.get(task, self._entered_version)
@@ -130,105 +164,60 @@ class Pools:
     async def _close(self) -> None:
         self._closed = True
         self._wake()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
         self._disarm()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._reach.close()
 
-    async def _keep_reading(self, first: asyncio.Future[None]) -> None:
-        give_up_at = self._now() + self._patience_secs
-        while not self._closed:
-            failure = await self._read_until_it_ends(first)
-            self._reach.move_on()
-            if failure is not None and not first.done():
-                hopeless = isinstance(failure, Rejected | Misconfigured) or self._now() >= give_up_at
-                if hopeless:
-                    first.set_exception(failure)
-                    return
-            wait = self._wait_after(failure)
-            left = give_up_at - self._now()
-            await asyncio.sleep(wait if first.done() else max(0.05, min(wait, left)))
+    # ---- what the two tasks tell
 
-    async def _read_until_it_ends(self, first: asyncio.Future[None]) -> DiscoveryError | None:
-        """One stream; what it ended with. Whatever goes wrong with one stream, the next one is tried."""
-        try:
-            # In the middle of a change our list is none that was ever published. Tokens are made of content: were the
-            # service back at the remembered one, it would have nothing to send. So ask for everything.
-            resume = {"Last-Event-ID": self._token} if self._token and self._between_changes else {}
-            async with self._reach.stream(Request("GET", self._target, resume)) as stream:
-                self._heard_again()
-                await self._read(stream, first)
-                if not first.done():  # what is no stream of ours may end so each time, and would be asked for ever
-                    raise Unavailable(f"{stream.base} ended the stream of pools before it sent a list")
-        except DiscoveryError as error:
-            failure: DiscoveryError | None = error
-        except Exception as error:  # the task must outlive whatever one stream brings
-            logger.exception("reading the pools failed in a way that was not foreseen")
-            self._between_changes = False
-            failure = Unavailable(f"reading the pools failed: {one_line(str(error))}")
-        else:
-            failure = None
-        self._lost(failure)
-        return failure
+    def _look_heard(self, failure: DiscoveryError | None) -> None:
+        """A look was answered, or why it was not."""
+        self._channel.plain_requests(work=failure is None)
+        if failure is None:
+            self._heard()
+        elif not self._kept.started:
+            self._no_list_yet(failure)
+        elif not self._channel.tells or self._kept.doubted(self._now()):
+            self._fail(failure)
 
-    async def _read(self, stream: EventStream, first: asyncio.Future[None]) -> None:
-        parser = sse.Parser()
-        while chunk := await stream.read(self._silence_secs if first.done() else STREAM_OPENS_SECS):
-            self._take(parser, chunk, stream.base)
-            if self._assembly.started and not first.done():
-                first.set_result(None)
+    def _stream_failed(self, failure: DiscoveryError) -> None:
+        self._stream_failure = failure
 
-    def _take(self, parser: sse.Parser, chunk: bytes, base: str) -> None:
-        now, changed = self._now(), False
-        try:
-            for event in parser.feed(chunk):
-                changed |= self._assembly.apply(event.name, event.data, now)
-                self._between_changes = event.id is not None
-                if event.id is not None:
-                    self._token = event.id
-        except ValueError as error:
-            self._between_changes = False
-            raise Unavailable(f"{base} sent an event that cannot be read: {one_line(str(error))}") from error
-        finally:
-            if parser.retry_secs is not None:
-                self._retry_secs = min(parser.retry_secs, LONGEST_RETRY_SECS)
-            if changed:
-                self._publish()
-        if self._assembly.started:
-            self._confirmed_at = now
-            self._backoff.reset()
-            self._good(base)
+    def _no_list_yet(self, failure: DiscoveryError) -> None:
+        self.trouble = str(failure)
+        hopeless = isinstance(failure, Rejected | Misconfigured)
+        if self._first is None or self._first.done() or not (hopeless or self._now() >= self._give_up_at):
+            return
+        told = [each for each in (self._stream_failure, failure) if isinstance(each, Unavailable)]
+        self._first.set_exception(failure if hopeless else all_of(told))
 
-    def _good(self, base: str) -> None:
+    def _heard(self) -> None:
+        """Somebody answered; where that confirmed the list, all is well."""
+        if not self._kept.started or self._kept.doubted(self._now()):
+            return
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
         if self.trouble is not None:
-            text = "following %d pools at %s again"
-            event(logger, logging.INFO, "stream.regained", text, len(self._assembly), base)
+            count = len(self._kept.assembly)
+            event(logger, logging.INFO, "stream.regained", "following %d pools again", count)
             self.trouble = None
+        if self._doubted:
+            self._doubted = False
+            self._publish()
+        if self._timer is None:
+            self._arm()
 
-    def _lost(self, failure: DiscoveryError | None) -> None:
-        """The stream is gone; a clean end is no trouble, since the server only sends us elsewhere."""
-        self._disarm()
-        if self._lost_at is None:
-            self._lost_at = self._now()
-        if failure is not None:
-            if self.trouble is None and self._assembly.started:
-                text = "lost the stream of pools, keeping the last %d: %s"
-                event(logger, logging.WARNING, "stream.lost", text, len(self._assembly), failure, cause=str(failure))
-            self.trouble = str(failure)
+    def _fail(self, failure: DiscoveryError) -> None:
+        if self.trouble is None:
+            text = "cannot follow the pools, keeping the last %d: %s"
+            count = len(self._kept.assembly)
+            event(logger, logging.WARNING, "stream.lost", text, count, failure, cause=str(failure))
+        self.trouble = str(failure)
 
-    def _heard_again(self) -> None:
-        if self._lost_at is not None:
-            self._assembly.not_counting(self._now() - self._lost_at)
-            self._lost_at = None
-        self._arm()
-
-    def _wait_after(self, failure: DiscoveryError | None) -> float:
-        spread = random.uniform(1.0, 1.5)  # noqa: S311 - spreads clients, hides nothing
-        if isinstance(failure, Rejected | Misconfigured):
-            return REJECTED_SECS * spread
-        asked = failure.retry_after_secs if isinstance(failure, Unavailable) else 0
-        return max((asked or self._retry_secs) * spread, self._backoff.next())
+    # ---- changes, and what time alone brings
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -243,23 +232,32 @@ class Pools:
         changed.set()
 
     def _arm(self) -> None:
+        """See again when the list would come into doubt, or a pool have gone unseen for too long."""
         self._disarm()
-        if (at := self._assembly.next_drop) is not None:
-            wait = max(0.0, at - self._now())
-            self._drop_timer = asyncio.get_running_loop().call_later(wait, self._drop_unseen)
+        times = (self._kept.doubtful_at, self._kept.assembly.next_drop)
+        at = min(time for time in times if time is not None)
+        self._timer = asyncio.get_running_loop().call_at(max(at, self._now()) + 0.001, self._see_again)
 
     def _disarm(self) -> None:
-        if self._drop_timer is not None:
-            self._drop_timer.cancel()
-            self._drop_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _drop_unseen(self) -> None:
-        if self._assembly.drop_unseen(self._now()):
+    def _see_again(self) -> None:
+        self._timer = None
+        if self._kept.doubted(self._now()):
+            if not self._doubted:
+                self._doubted = True
+                self._fail(
+                    Unavailable(self.trouble or f"nothing was heard of the service for {self._kept.doubt_secs:g} s")
+                )
+                self._publish()
+            return  # until it is heard of again; meanwhile nobody could show a pool
+        if self._kept.assembly.drop_unseen(self._now()):
             text = "gave up pools that incomplete lists have not shown for five minutes"
             event(logger, logging.WARNING, "stream.pools_dropped", text)
             self._publish()
-        else:
-            self._arm()
+        self._arm()
 
 
 def _running_task() -> asyncio.Task[Any] | None:

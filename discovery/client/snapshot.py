@@ -13,6 +13,9 @@ import msgspec
 from discovery.model import Capacity, Listing, Location, PoolKey, Router
 
 UNSEEN_SECS = 300.0
+WHOLE_LIST = "snapshot"
+CHANGES = ("put", "delete", "complete")
+"""The names of events."""
 
 
 class Listings(tuple[Listing, ...]):

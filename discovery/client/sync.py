@@ -88,6 +88,11 @@ class Pools(_Block[AsyncPools]):
         return self._block.trouble
 
     @property
+    def step(self) -> str:
+        """By which way changes are heard of: ``stream``, ``long poll``, or ``poll`` where both are broken."""
+        return self._block.step
+
+    @property
     def version(self) -> int:
         """Grows with every change."""
         return self._block.version

@@ -18,7 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from discovery import __version__
-from discovery.client.answers import Answer, NoAnswer, judged, one_line
+from discovery.client.answers import Answer, NoAnswer, NoStream, judged, one_line
 from discovery.client.places import Place, Places
 from discovery.client.race import Progress, Race, Stage
 from discovery.client.service import STREAM_OPENS_SECS, Request, Service
@@ -128,6 +128,8 @@ class Connections:
         """
 
         async def attempt(progress: Progress) -> Answer:
+            if waits:
+                return await self._attempt(progress, request, deadline_secs, begun)
             with self._places.waiting_for(progress.place):
                 return await self._attempt(progress, request, deadline_secs, begun)
 
@@ -240,7 +242,7 @@ class Connections:
             response.close()
         else:
             await _read(base, response)
-        raise Unavailable(f"{base} answered {response.status} but no stream of events: is it a discovery service?")
+        raise NoStream(f"{base} answered {response.status} but no stream of events: is it a discovery service?")
 
     async def _send(
         self, session: aiohttp.ClientSession, progress: Progress, request: Request, limits: aiohttp.ClientTimeout

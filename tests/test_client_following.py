@@ -1,0 +1,535 @@
+"""Following through what breaks streams, hides outages and brings old news, on virtual time."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from discovery.client import Pools
+from discovery.client.answers import Answer, NoAnswer
+from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
+from tests.fake_service import frame, listing
+from tests.reach_model import Model, no_stream
+from tests.virtual_time import VirtualTimeLoop
+
+CURRENT_SECS = 2.0
+"""Within so long a list is what the service says, whatever has happened before."""
+REFUSED = NoAnswer("cannot connect to http://model: Connection refused", reached=False)
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualTimeLoop]:
+    random.seed(7)
+    made = VirtualTimeLoop()
+    yield made
+    made.shut()
+
+
+def shown(pools: Pools) -> list[str]:
+    return [found.dgd_name for found in pools.snapshot.pools]
+
+
+def steps(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "stream.step"]
+    return [line.partition("followed by ")[2].partition(" now")[0] for line in lines]
+
+
+def follow(loop: VirtualTimeLoop, course: Any, **model: Any) -> None:
+    """Run a course of events, given the model and the pools that follow it."""
+
+    async def run() -> None:
+        service = Model()
+        service.names = {"a": "m", "b": "m"}
+        for name, value in model.items():
+            setattr(service, name, value)
+        async with Pools(service, (), patience_secs=10) as pools:
+            await course(service, pools)
+        assert len(asyncio.all_tasks()) == 1
+        assert not any(stream.open for stream in service.streams)
+
+    loop.run(run())
+
+
+# ---- ways that are broken
+
+
+@pytest.mark.parametrize(
+    ("broken", "within_secs"),
+    [
+        pytest.param({"streams_are_mute": True}, 12.0, id="a proxy buffers streams"),
+        pytest.param({"stream_failure": Rejected(404, "no", "no")}, 1.0, id="a proxy does not know the path"),
+        pytest.param({"stream_failure": no_stream()}, 1.0, id="a proxy answers with a page"),
+        pytest.param({"stream_failure": Unavailable("answered 502")}, 8.0, id="a proxy cannot carry streams"),
+        pytest.param({"streams_live_secs": 2.0}, 14.0, id="a proxy cuts streams after a moment"),
+    ],
+)
+def test_where_streams_are_broken_long_polls_tell_of_changes_at_once(
+    loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture, broken: dict[str, Any], within_secs: float
+) -> None:
+    caplog.set_level(logging.INFO)
+    entered_at = loop.time()
+
+    async def course(service: Model, pools: Pools) -> None:
+        assert loop.time() - entered_at < 0.6
+        assert shown(pools) == ["a", "b"]
+        while pools.step == "stream":
+            await asyncio.sleep(0.1)
+            assert loop.time() - entered_at < within_secs
+        assert steps(caplog) == ["long polls"]
+        while not service.asked_for("wait"):
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(3)
+        for name in "cde":
+            service.put(name)
+            await asyncio.wait_for(pools.changed(), 0.1)
+            assert name in shown(pools)
+            await asyncio.sleep(2)
+        assert pools.trouble is None
+        # And once streams come through again they are used again.
+        for name in broken:
+            setattr(service, name, None if name != "streams_are_mute" else False)
+        await asyncio.sleep(60)
+        assert pools.step == "stream"
+        service.drop("a")
+        await asyncio.wait_for(pools.changed(), 0.1)
+        assert steps(caplog) == ["long polls", "a stream"]
+
+    follow(loop, course, **broken)
+
+
+def test_broken_streams_are_tried_again_ever_more_seldom(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        await asyncio.sleep(5)
+        before = len(service.asked_for("stream"))
+        await asyncio.sleep(3600)
+        assert 10 <= len(service.asked_for("stream")) - before <= 20
+        assert pools.step == "long poll"
+
+    follow(loop, course, stream_failure=no_stream())
+
+
+def test_where_waiting_is_not_possible_either_looks_alone_keep_it_current(
+    loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        await asyncio.sleep(10)
+        assert pools.step == "poll"
+        assert steps(caplog) == ["long polls", "polls"]
+        before = len(service.asked)
+        for number in range(20):
+            service.put(f"p{number}")
+            await asyncio.wait_for(pools.changed(), CURRENT_SECS)
+            assert f"p{number}" in shown(pools)
+        await asyncio.sleep(600)
+        assert len(service.asked) - before < 700
+        assert steps(caplog) == ["long polls", "polls"]
+
+    follow(loop, course, stream_failure=no_stream(), strips_prefer=True)
+
+
+def test_long_polls_that_are_cut_become_shorter_ones(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        await asyncio.sleep(60)
+        assert pools.step == "long poll"
+        waits = [headers["Prefer"] for _, kind, headers in service.asked if kind == "wait"]
+        assert waits[0] == "wait=20"
+        assert waits[-1] == "wait=4"
+        assert pools.trouble is None
+
+    follow(loop, course, stream_failure=no_stream(), waits_live_secs=6.0)
+
+
+def test_an_outage_is_no_fault_of_streams(loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        for failure in (REFUSED, Unavailable("http://model answered 503"), Rejected(401, "no", "no")):
+            service.plain_failure = service.stream_failure = failure
+            service.streams[-1].cut()
+            await asyncio.sleep(30)
+            service.plain_failure = service.stream_failure = None
+            await asyncio.sleep(20)
+        assert (pools.step, steps(caplog)) == ("stream", [])
+
+    follow(loop, course)
+
+
+def test_a_rolling_restart_leaves_the_stream_in_use(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        for _ in range(5):
+            await asyncio.sleep(15)
+            service.restart()
+        await asyncio.sleep(3)
+        assert pools.step == "stream"
+        assert len(service.streams) == 6
+        headers = [headers for _, kind, headers in service.asked if kind == "stream"]
+        assert headers[-1] == {"Last-Event-ID": service.token}
+        assert pools.snapshot.etag == service.token
+
+    follow(loop, course)
+
+
+# ---- current within two seconds
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_an_outage_of_any_length_the_list_is_current_at_once(loop: VirtualTimeLoop, seed: int) -> None:
+    random.seed(seed)
+
+    async def course(service: Model, pools: Pools) -> None:
+        for number, secs in enumerate((0.3, 2.0, 7.1, 33.3, 400.0)):
+            service.plain_failure = service.stream_failure = REFUSED
+            service.streams[-1].cut()
+            await asyncio.sleep(secs)
+            service.names[f"p{number}"] = "m"
+            service.plain_failure = service.stream_failure = None
+            await asyncio.sleep(CURRENT_SECS)
+            assert f"p{number}" in shown(pools)
+            assert (pools.trouble, pools.snapshot.complete) == (None, True)
+            await asyncio.sleep(20)
+
+    follow(loop, course)
+
+
+@pytest.mark.parametrize("secs", [0.7, 2.0, 4.4, 9.9, 33.3])
+def test_requests_that_hang_do_not_hold_up_those_after_them(loop: VirtualTimeLoop, secs: float) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.plain_hangs = True
+        for stream in service.streams:
+            stream.frozen = True
+        service.streams_are_mute = True
+        await asyncio.sleep(secs)
+        service.names["c"] = "m"
+        service.plain_hangs = service.streams_are_mute = False
+        await asyncio.sleep(CURRENT_SECS)
+        assert shown(pools) == ["a", "b", "c"]
+        assert len(service.asked_for("look")) < 2 + 2 * (secs + CURRENT_SECS)
+
+    follow(loop, course)
+
+
+def test_a_stream_that_is_half_open_hides_nothing(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        await asyncio.sleep(12)
+        service.streams[0].frozen = True
+        for name in "cdefgh":
+            service.put(name)
+            await asyncio.sleep(CURRENT_SECS)
+            assert name in shown(pools)
+            assert pools.snapshot.age < CURRENT_SECS
+            await asyncio.sleep(11)
+        assert len(service.streams) == 2
+
+    follow(loop, course)
+
+
+def test_a_stream_that_thaws_brings_no_old_news(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        stream = service.streams[0]
+        stream.frozen = True
+        service.put("old")
+        service.drop("a")
+        service.drop("old")
+        service.put("a", "m2")
+        await asyncio.sleep(CURRENT_SECS)
+        before = pools.version
+        stream.thaw()
+        await asyncio.sleep(5)
+        assert [(pool.dgd_name, pool.model) for pool in pools.snapshot.pools] == [("a", "m2"), ("b", "m")]
+        assert pools.version == before
+
+    follow(loop, course)
+
+
+def test_an_event_that_is_not_known_leaves_the_list_without_a_name(loop: VirtualTimeLoop) -> None:
+    """Its id would name a list that was not understood, and resuming from there would lose it for good."""
+
+    async def course(service: Model, pools: Pools) -> None:
+        service.names["c"] = "m"
+        service.streams[0].send(frame("message", listing("c"), service.token))
+        await asyncio.sleep(0.1)
+        assert (shown(pools), pools.snapshot.etag) == (["a", "b"], None)
+        service.put("d")
+        await asyncio.sleep(0.1)
+        assert (shown(pools), pools.snapshot.etag) == (["a", "b", "d"], None)
+        await asyncio.sleep(CURRENT_SECS)
+        assert (shown(pools), pools.snapshot.etag) == (["a", "b", "c", "d"], service.token)
+
+    follow(loop, course)
+
+
+def test_an_answer_from_before_an_event_is_not_taken(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        await asyncio.sleep(2)
+        service.plain_takes_secs = 0.8
+        for stream in service.streams:
+            stream.send(b":\n\n")
+        looked = len(service.asked_for("look"))
+        service.names["ghost"] = "m"  # in the next answer, and gone before it arrives
+        while len(service.asked_for("look")) == looked:
+            await asyncio.sleep(0.01)
+        service.drop("ghost")
+        service.drop("b")
+        for _ in range(300):
+            await asyncio.sleep(0.01)
+            assert shown(pools) == ["a"]
+
+    follow(loop, course)
+
+
+def test_a_replica_that_lacks_pools_changes_nothing_while_a_stream_tells_otherwise(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        body = b'{"complete":false,"pools":[]}'
+        service.answer = Answer(200, "less", body)
+        await asyncio.sleep(10)
+        assert (shown(pools), pools.snapshot.complete, len(service.streams)) == (["a", "b"], True, 1)
+        named = {headers.get("If-None-Match", "") for _, kind, headers in service.asked if kind == "look"}
+        assert f'W/"{service.token}", W/"less"' in named  # so that it is not sent again and again
+        service.answer = Answer(304, "less", b"")
+        await asyncio.sleep(4)
+        assert pools.snapshot.age > 3  # which says nothing of our list
+        service.answer = Answer(200, "less", body)
+        service.stream_failure = REFUSED
+        service.streams[0].cut()
+        await asyncio.sleep(5)
+        assert (shown(pools), pools.snapshot.complete, pools.snapshot.etag) == (["a", "b"], False, None)
+        service.answer = None
+        await asyncio.sleep(CURRENT_SECS)
+        assert (pools.snapshot.complete, pools.snapshot.etag) == (True, service.token)
+
+    follow(loop, course)
+
+
+def test_polled_lists_follow_the_same_rules(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.complete, service.names = False, {"c": "m"}
+        await asyncio.sleep(CURRENT_SECS)
+        assert (shown(pools), pools.snapshot.complete, pools.snapshot.etag) == (["a", "b", "c"], False, None)
+        service.names = {"b": "m", "c": "m2"}
+        await asyncio.sleep(CURRENT_SECS)
+        assert shown(pools) == ["a", "b", "c"]
+        assert [pool.dgd_name for pool in pools.snapshot.pools_for("m2")] == ["c"]
+        service.complete = True
+        await asyncio.sleep(CURRENT_SECS)
+        assert (shown(pools), pools.snapshot.etag) == (["b", "c"], service.token)
+        service.complete, service.names = False, {}
+        await asyncio.sleep(290)
+        assert shown(pools) == ["b", "c"]
+        await asyncio.sleep(15)
+        assert (shown(pools), pools.snapshot.complete) == ([], False)  # given, and unseen for five minutes
+
+    follow(loop, course, stream_failure=no_stream())
+
+
+# ---- outages
+
+
+def test_an_outage_keeps_the_pools_and_says_that_some_may_be_missing(
+    loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def course(service: Model, pools: Pools) -> None:
+        await asyncio.sleep(1)
+        token = pools.snapshot.etag
+        assert token == service.token
+        service.plain_failure = service.stream_failure = REFUSED
+        service.streams[0].cut()
+        await asyncio.sleep(3)
+        assert (pools.trouble, pools.snapshot.complete) == (str(REFUSED), True)
+        assert await asyncio.wait_for(pools.changed(), 4)
+        await asyncio.sleep(600)
+        assert (shown(pools), pools.snapshot.complete, pools.snapshot.etag) == (["a", "b"], False, None)
+        assert 600 < pools.snapshot.age < 610
+        service.plain_failure = service.stream_failure = None
+        assert await asyncio.wait_for(pools.changed(), CURRENT_SECS)
+        assert (shown(pools), pools.snapshot.complete, pools.snapshot.etag) == (["a", "b"], True, token)
+        events = [getattr(record, "event", "") for record in caplog.records]
+        assert events == ["stream.lost", "stream.regained"]
+
+    follow(loop, course)
+
+
+def test_time_without_any_answer_gives_no_pool_up(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.names, service.complete = {"b": "m"}, False
+        await asyncio.sleep(CURRENT_SECS)
+        service.plain_failure = REFUSED
+        await asyncio.sleep(3600)
+        service.plain_failure = None
+        await asyncio.sleep(280)
+        assert shown(pools) == ["a", "b"]
+        await asyncio.sleep(30)
+        assert shown(pools) == ["b"]
+
+    follow(loop, course, stream_failure=no_stream())
+
+
+def test_an_outage_is_asked_about_once_a_second_and_not_more(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.plain_failure = service.stream_failure = REFUSED
+        service.streams[0].cut()
+        await asyncio.sleep(10)
+        before = len(service.asked)
+        await asyncio.sleep(600)
+        assert 400 < len(service.asked) - before < 900
+        looks = service.asked_for("look")[-300:]
+        gaps = [later - earlier for earlier, later in pairwise(looks)]
+        assert min(gaps) >= 0.5
+        assert max(gaps) <= 1.5
+        assert max(gaps) - min(gaps) > 0.3
+
+    follow(loop, course)
+
+
+def test_a_service_that_asks_for_more_time_is_given_it(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.plain_failure = service.stream_failure = Unavailable("http://model answered 503", retry_after_secs=20)
+        service.streams[0].cut()
+        await asyncio.sleep(25)
+        asked = len(service.asked)
+        await asyncio.sleep(100)
+        assert len(service.asked) - asked <= 12
+
+    follow(loop, course)
+
+
+def test_a_quiet_service_is_looked_at_as_often_as_was_asked_for(loop: VirtualTimeLoop) -> None:
+    async def run() -> None:
+        service = Model()
+        async with Pools(service, (), patience_secs=10, quiet_secs=10.0) as pools:
+            for _ in range(1000):
+                await asyncio.sleep(0.1)
+                assert (pools.snapshot.complete, pools.trouble) == (True, None)
+            assert 5 <= len(service.asked_for("look")) <= 14
+            assert len(service.streams) == 1
+
+    loop.run(run())
+
+
+# ---- answers that are none
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(Answer(200, "x", b"<html>welcome</html>"), id="a page"),
+        pytest.param(Answer(200, "x", b""), id="nothing"),
+        pytest.param(Answer(200, "x", b'{"complete":true,"pools":[{"cluster_id":"c1"'), id="cut off"),
+        pytest.param(Answer(200, "x", b"[]"), id="another list"),
+        pytest.param(Answer(200, "x", b"{}"), id="another object"),
+        pytest.param(Answer(200, "x", b'{"complete":true,"pools":null}'), id="null"),
+        pytest.param(Answer(204, None, b""), id="no content"),
+        pytest.param(Answer(304, "of another filter", b""), id="not modified, of what we do not have"),
+    ],
+)
+def test_no_list_is_taken_for_an_empty_one(loop: VirtualTimeLoop, answer: Answer) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.answer, service.stream_failure = answer, REFUSED
+        service.streams[0].cut()
+        await asyncio.sleep(20)
+        assert (shown(pools), pools.snapshot.complete) == (["a", "b"], False)
+        assert pools.trouble
+        service.answer = service.stream_failure = None
+        await asyncio.sleep(CURRENT_SECS)
+        assert (shown(pools), pools.snapshot.complete, pools.trouble) == (["a", "b"], True, None)
+
+    follow(loop, course)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(Answer(200, "x", b"<html>welcome</html>"), id="a page"),
+        pytest.param(Answer(304, None, b""), id="not modified, before there is a list"),
+        pytest.param(Answer(304, "x", b""), id="not modified, with a tag"),
+    ],
+)
+def test_no_list_begins_a_block(loop: VirtualTimeLoop, answer: Answer) -> None:
+    async def run() -> None:
+        service = Model()
+        service.answer, service.stream_failure = answer, REFUSED
+        started = loop.time()
+        with pytest.raises(Unavailable):
+            async with Pools(service, (), patience_secs=5):
+                raise AssertionError("the block must not run")
+        assert 5 <= loop.time() - started < 7
+        assert len(asyncio.all_tasks()) == 1
+
+    loop.run(run())
+
+
+@pytest.mark.parametrize("failure", [Rejected(403, "no", "no"), Misconfigured("the token file cannot be read")])
+def test_a_refusal_of_everything_ends_the_entering_at_once(loop: VirtualTimeLoop, failure: DiscoveryError) -> None:
+    async def run() -> None:
+        service = Model()
+        service.plain_failure = service.stream_failure = failure
+        with pytest.raises(type(failure)):
+            async with Pools(service, (), patience_secs=60):
+                raise AssertionError("the block must not run")
+        assert loop.time() < 1001
+
+    loop.run(run())
+
+
+def test_a_service_that_takes_requests_and_says_nothing_ends_the_entering_in_time(loop: VirtualTimeLoop) -> None:
+    async def run() -> None:
+        service = Model()
+        service.plain_hangs = service.streams_are_mute = True
+        with pytest.raises(NoAnswer):
+            async with Pools(service, (), patience_secs=5):
+                raise AssertionError("the block must not run")
+        assert loop.time() < 1008
+        assert len(asyncio.all_tasks()) == 1
+
+    loop.run(run())
+
+
+def test_a_slow_service_is_waited_for(loop: VirtualTimeLoop) -> None:
+    async def run() -> None:
+        service = Model()
+        service.stream_failure, service.plain_takes_secs = REFUSED, 8.0
+        async with Pools(service, (), patience_secs=20) as pools:
+            assert pools.snapshot.complete
+
+    loop.run(run())
+
+
+def test_a_list_without_a_name_is_compared_by_what_it_holds(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.answer = Answer(200, None, service.body().encode())
+        version = pools.version
+        await asyncio.sleep(10)
+        assert (pools.version, len(service.streams), pools.snapshot.age < 2) == (version, 1, True)
+        service.names["c"] = "m"
+        service.answer = Answer(200, None, service.body().encode())
+        await asyncio.sleep(CURRENT_SECS)
+        assert (shown(pools), pools.snapshot.etag) == (["a", "b", "c"], None)
+
+    follow(loop, course)
+
+
+def test_a_big_list_that_comes_slowly_by_a_stream_is_waited_for(loop: VirtualTimeLoop) -> None:
+    async def run() -> None:
+        service = Model()
+        service.streams_are_mute = True  # what it says by itself never comes
+
+        async def trickle() -> None:
+            while not service.streams:
+                await asyncio.sleep(0.1)
+            stream = service.streams[0]
+            whole = frame("snapshot", {"complete": True, "pools": [listing(f"p{n:03}") for n in range(100)]}, "x")
+            stream.frozen = False
+            for start in range(0, len(whole), len(whole) // 12):
+                stream.send(whole[start : start + len(whole) // 12])
+                await asyncio.sleep(0.4)
+
+        trickling = asyncio.create_task(trickle())
+        async with Pools(service, (), patience_secs=20) as pools:
+            assert len(pools.snapshot.pools) == 100
+            assert service.asked_for("look") == []
+        await trickling
+
+    loop.run(run())
