@@ -25,7 +25,7 @@ COPY --from=build /opt/discovery /opt/discovery
 # No installer stays. What a start imports is imported once, while its bytecode can still be written down.
 RUN python -c "import ensurepip, shutil; shutil.rmtree(ensurepip.__path__[0])" && \
     python -m pip uninstall --quiet --yes --root-user-action ignore pip && \
-    /opt/discovery/bin/python -c "import discovery.commands.register, discovery.commands.serve, discovery.http.openapi, discovery.mcs.kube, discovery.stores.redis.store, aiobotocore.session"
+    /opt/discovery/bin/python -c "import discovery.commands.register, discovery.commands.serve, discovery.http.openapi, discovery.mcs.kube, discovery.stores.redis.store, discovery.stores.dynamodb.store"
 ENV PATH=/opt/discovery/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1

@@ -201,7 +201,8 @@ except OSError as error:
 def test_what_a_start_imports_is_compiled_already_and_nothing_installs(image: Building) -> None:
     """A read-only root keeps no bytecode: without this, each start would compile it again."""
     packages = next(image.root.glob("opt/discovery/lib/python*/site-packages"))
-    for module in ("commands/serve", "commands/register", "mcs/kube", "stores/redis/store", "http/openapi"):
+    stores = ("stores/redis/store", "stores/dynamodb/store")
+    for module in ("commands/serve", "commands/register", "mcs/kube", *stores, "http/openapi"):
         folder, name = f"discovery/{module}".rsplit("/", 1)
         assert list((packages / folder / "__pycache__").glob(f"{name}.*.pyc")), module
     unwanted = "pip", "ensurepip", "setuptools", "hatchling", "pytest"
@@ -244,6 +245,24 @@ def test_it_serves_as_any_user_and_ends_with_0_at_sigterm(image: Building) -> No
         printed, _ = process.communicate(timeout=30)
     assert process.returncode == 0, printed
     assert "Traceback" not in printed
+
+
+@takes_the_build
+def test_it_has_what_dynamodb_needs(image: Building) -> None:
+    """The extra, and of its data all that a request takes: nobody answers at the end of it, and the log says so."""
+    words = [*image.stage.entrypoint, *image.stage.command]
+    keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
+    flags = {
+        "DISCOVERY_LISTEN": "127.0.0.1:0",
+        "DISCOVERY_DRAIN_DELAY_SECS": "0",
+        "DISCOVERY_REGISTRATION_STORAGE": "dynamodb",
+        "DISCOVERY_DYNAMODB_TABLE": "pools",
+    }
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    with serving(image, *words, **flags, **keys, AWS_REGION="eu-west-1", AWS_ENDPOINT_URL=endpoint) as process:
+        assert process.stdout is not None
+        said = next(line for line in process.stdout if "has not been read yet" in line)
+        assert "table pools in eu-west-1 cannot be reached" in said
 
 
 def ask(port: int, method: str, path: str, body: object = None) -> int:
