@@ -253,10 +253,9 @@ class Attempt:
 class Router:
     """Passes requests on. ``pools`` is the followed list, once there is one."""
 
-    def __init__(self, weigh_by: str, stale_secs: float) -> None:
+    def __init__(self, weigh_by: str) -> None:
         self.pools: Pools | None = None
         self._choice = Choice(weigh_by)
-        self._stale_secs = stale_secs
         self._began = int(time.time())
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
@@ -339,11 +338,14 @@ class Router:
         return Refusal(502, "frontend_failed", "the model's frontend broke off before it answered")
 
     def _nobody(self, model: str) -> Refusal:
-        """What it means that no frontend is left depends on how much is known."""
+        """What it means that no frontend is left depends on how much is known.
+
+        A list is complete while the service says so, and no longer than some seconds after it last did.
+        """
         snapshot = self._snapshot()
         if snapshot.pools_for(model):
             return Refusal(503, "no_frontend", f"no frontend of {model!r} answers now", retry_after=2)
-        if snapshot.complete and snapshot.age < self._stale_secs:
+        if snapshot.complete:
             return Refusal(404, "model_not_found", f"the model {model!r} does not exist", param="model")
         return Refusal(503, "pools_unknown", f"whether a pool serves {model!r} is not known now", retry_after=2)
 
@@ -436,7 +438,7 @@ async def tell(pools: Pools) -> None:
 @contextlib.asynccontextmanager
 async def running(options: argparse.Namespace) -> AsyncIterator[Router]:
     """The router, listening until the block ends; then requests that have begun are answered, within the grace."""
-    router = Router(options.weigh_by, options.stale_secs)
+    router = Router(options.weigh_by)
     # Whoever hangs up no longer wants the answer: its handler is cancelled, and with it what a frontend still computes.
     runner = web.AppRunner(
         router.application(), access_log=None, handler_cancellation=True, shutdown_timeout=options.grace_secs
@@ -475,9 +477,6 @@ def flags() -> argparse.ArgumentParser:
     found.add_argument("--url", default="http://127.0.0.1:8080", help="the discovery service; several by commas")
     found.add_argument("--token-path", help="file with a token for the discovery service")
     found.add_argument("--weigh-by", default="nvidia.com/gpu", help="the resource that counts (default: %(default)s)")
-    found.add_argument(
-        "--stale-secs", type=float, default=60.0, help="older lists prove no absence (default: %(default)s)"
-    )
     found.add_argument("--grace-secs", type=float, default=60.0, help="for the last answers (default: %(default)s)")
     found.add_argument("--verbose", action="store_true", help="a line of log for each request")
     return found
