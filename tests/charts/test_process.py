@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -147,6 +148,11 @@ def test_it_serves_from_a_table_with_keys_of_a_secret(chart: Chart, tmp_path: Pa
             assert helm_test(rendered) == 0
             pool = {"cluster_id": "c1", "namespace": "n1", "dgd_name": "p1", "model": "m"}
             assert post(port_of(rendered, "http"), pool) == 200
+            status, metrics = get(port_of(rendered, "http"), "/metrics")
+            assert status == 200
+            (units,) = re.findall(r"^discovery_dynamodb_read_units_total (\S+)$", metrics, re.MULTILINE)
+            assert float(units) > 0
+            assert "discovery_store_revision" not in metrics, "a table counts no changes"
         (item,) = table.scan()
         assert item["sk"] == {"S": "c1#n1#p1"}
         with running(program, log):
