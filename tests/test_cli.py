@@ -6,7 +6,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -296,13 +296,21 @@ def test_without_the_server_extra_serve_says_so_before_it_looks_for_clusters(pac
 # ---- help
 
 
-def help_of(*words: str) -> str:
-    done = process(*words, COLUMNS="300")
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+@pytest.fixture
+def help_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What the program prints on a wide screen."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def printed(*words: str) -> str:
+        assert exit_code(*words) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out
+
+    return printed
 
 
-def test_the_program_lists_its_commands():
+def test_the_program_lists_its_commands(help_of: Callable[..., str]):
     for word in ("--help", "-h"):
         text = help_of(word)
         assert [name for name in COMMANDS if not re.search(rf"\b{name} ", text)] == []
@@ -310,7 +318,9 @@ def test_the_program_lists_its_commands():
 
 @pytest.mark.parametrize("name", ["serve", "pools", "register", "doctor"])
 @pytest.mark.parametrize("word", ["--help", "-h"])
-def test_help_lists_every_flag_under_its_group_with_default_and_reason(name: str, word: str):
+def test_help_lists_every_flag_under_its_group_with_default_and_reason(
+    name: str, word: str, help_of: Callable[..., str]
+):
     text = help_of(name, word)
     heading = ""
     place = {}
@@ -330,7 +340,7 @@ def test_help_lists_every_flag_under_its_group_with_default_and_reason(name: str
         assert flag.short in line
 
 
-def test_the_help_of_doctor_says_how_a_pool_is_named():
+def test_the_help_of_doctor_says_how_a_pool_is_named(help_of: Callable[..., str]):
     text = help_of("doctor", "--help")
     (argument,) = settings.arguments("doctor")
     assert re.search(rf"│ KEY +{re.escape(argument.help)} Default: {argument.default}\.", text)
@@ -352,12 +362,16 @@ def test_help_in_a_pipe_is_plain_text_of_80_columns():
 # ---- shell completion
 
 
-def offered(tmp_path: Path, *words: str) -> list[str]:
+@pytest.fixture(scope="module")
+def script_for_bash() -> str:
+    return process("completion", "bash").stdout
+
+
+def offered(script_for_bash: str, tmp_path: Path, *words: str) -> list[str]:
     """What bash offers for the last of ``words``."""
     script = tmp_path / "complete.bash"
     script.write_text(
-        process("completion", "bash").stdout
-        + '\nCOMP_WORDS=(discovery "$@")\nCOMP_CWORD=$#\n_discovery\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
+        script_for_bash + '\nCOMP_WORDS=(discovery "$@")\nCOMP_CWORD=$#\n_discovery\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
     )
     done = subprocess.run(["bash", script, *words], capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.split()
@@ -378,8 +392,10 @@ def offered(tmp_path: Path, *words: str) -> list[str]:
         (["completion", ""], ["bash", "zsh", "fish"]),
     ],
 )
-def test_bash_offers_commands_flags_and_values(words: list[str], offers: list[str], tmp_path: Path):
-    assert offered(tmp_path, *words) == offers
+def test_bash_offers_commands_flags_and_values(
+    words: list[str], offers: list[str], script_for_bash: str, tmp_path: Path
+):
+    assert offered(script_for_bash, tmp_path, *words) == offers
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
