@@ -44,8 +44,9 @@ class SharedServer:
     def held(self) -> dict[PoolKey, tuple[bytes, float, float]]:
         """The values whose leases run: bytes, the end of the lease, and since when it has been this value."""
         now = self.clock()
-        self.gone_at |= {key: end for key, (_, end, _) in self._values.items() if end <= now}
-        self._values = {key: value for key, value in self._values.items() if value[1] > now}
+        if gone := {key: end for key, (_, end, _) in self._values.items() if end <= now}:
+            self.gone_at |= gone
+            self._values = {key: value for key, value in self._values.items() if key not in gone}
         return self._values
 
     def lose_everything(self) -> None:
@@ -128,6 +129,7 @@ class View:
     """The store as one replica reaches it."""
 
     confirmed_for_secs = CONFIRMED_FOR_SECS
+    ends_leases = True
 
     def __init__(self, server: SharedServer) -> None:
         self.server = server
@@ -250,7 +252,7 @@ class View:
         """See ``Store.remaining``."""
         return await self._call(lambda: self.server.remaining(keys))
 
-    async def settle(self, reason: str, secs: float) -> None:
+    async def settle(self, reason: str, secs: float, known_until: float | None = None) -> None:
         """See ``Store.settle``."""
         await self._call(lambda: self.server.settle(reason, secs))
 
