@@ -86,6 +86,10 @@ class Store(Protocol):
     def confirmed_for_secs(self) -> float:
         """For how long what was read counts as confirmed, while no call fails: at least ``CONFIRMED_FOR_SECS``."""
 
+    @property
+    def ends_leases(self) -> bool:
+        """Whether it ends leases by itself, and what ended is gone, also while nobody can reach it to renew them."""
+
     async def put(self, key: PoolKey, value: bytes, lease_secs: float) -> Outcome:
         """Store a registration under a new lease; equal bytes only renew it. Raises ``Unavailable``: not confirmed."""
 
@@ -104,8 +108,11 @@ class Store(Protocol):
     async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
         """How long the leases of these pools still live, asked in one batch; the epoch is read last."""
 
-    async def settle(self, reason: str, secs: float) -> None:
-        """Tell every replica that lists are not complete for ``secs``, unless that is told for longer already."""
+    async def settle(self, reason: str, secs: float, known_until: float | None = None) -> None:
+        """Tell every replica that lists are not complete for ``secs``, unless that is told for longer already.
+
+        A store that ends no leases tells it only those that had not read it at ``known_until``, of this clock.
+        """
 
     async def end_settling(self, reason: str) -> None:
         """Take back what ``settle`` told, unless lists are not complete for another reason by now."""

@@ -26,6 +26,7 @@ class MeasuredStore:
         self._clock = clock
         self._put = store.put
         self._put_secs = counters.store_call_seconds.of("put")
+        self.ends_leases = store.ends_leases
         self.share = store.share
         self.close = store.close
         self.describe = store.describe
@@ -71,9 +72,9 @@ class MeasuredStore:
         """See ``Store.remaining``."""
         return await self._measured("remaining", self._store.remaining(keys))
 
-    async def settle(self, reason: str, secs: float) -> None:
+    async def settle(self, reason: str, secs: float, known_until: float | None = None) -> None:
         """See ``Store.settle``."""
-        await self._measured("settle", self._store.settle(reason, secs))
+        await self._measured("settle", self._store.settle(reason, secs, known_until))
 
     async def end_settling(self, reason: str) -> None:
         """See ``Store.end_settling``."""

@@ -32,6 +32,7 @@ class MemoryStore:
     """Registrations and leases of one process."""
 
     confirmed_for_secs = CONFIRMED_FOR_SECS
+    ends_leases = True
 
     def __init__(self, lease_secs: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._lease_secs = lease_secs
@@ -107,7 +108,7 @@ class MemoryStore:
                 self._values.pop(key, None)
         return Remaining([left if left > 0 else None for left in secs], self._epoch)
 
-    async def settle(self, reason: str, secs: float) -> None:
+    async def settle(self, reason: str, secs: float, known_until: float | None = None) -> None:
         """See ``Store.settle``."""
         until = self._clock() + secs
         if until > self._settling_until:

@@ -352,22 +352,25 @@ class Replica:
         self._ends.store_answers(True)
         if lasted is not None and failing_since is not None:
             refused_secs = self._refused_at - failing_since
-            self._recovered(now, max(silent_secs, refused_secs if refused_secs >= 0 else lasted), now - failing_since)
+            lasted = max(silent_secs, refused_secs if refused_secs >= 0 else lasted)
+            self._recovered(now, lasted, failing_since)
         return True
 
-    def _recovered(self, now: float, lasted: float, seen_secs: float) -> None:
-        """The end of an outage; a replica that started in one does not know how long it lasted, but what it saw."""
+    def _recovered(self, now: float, lasted: float, failing_since: float) -> None:
+        """The end of an outage; a replica that started in one does not know how long it lasted, but what it saw.
+
+        Where the store ends no leases by itself, a replica that was there before lacks nothing: it kept all pools.
+        """
         known = lasted < float("inf")
-        secs = lasted if known else seen_secs
+        secs = lasted if known else now - failing_since
         shown = f"{secs:.1f} s" if known else f"more than {secs:.1f} s"
         text = "the store answers again after %s; lease ends are held for %g s"
         event(log, logging.WARNING, "store.recovered", text, shown, self._lease_secs, lasted_secs=round(secs, 3))
         if lasted >= self._long_outage_secs:
-            self._settle(now, f"an outage of {shown}, in which live leases may have ended")
-
-    def _settle(self, now: float, reason: str) -> None:
-        self._holds.lost(now, reason)
-        self._to_others.tell(reason, self._lease_secs)
+            reason = f"an outage of {shown}, in which live leases may have ended"
+            if self._store.ends_leases or not known:
+                self._holds.lost(now, reason)
+            self._to_others.tell(reason, self._lease_secs, failing_since)
 
     def _lost(self, reason: str) -> None:
         now = self._clock()

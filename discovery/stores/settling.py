@@ -25,9 +25,9 @@ class Settling:
         self._told_after: int | None = None
         self._to_take_back = False
 
-    def tell(self, reason: str, secs: float) -> None:
-        """Tell it once."""
-        self._start(self._tell(reason, secs))
+    def tell(self, reason: str, secs: float, known_until: float) -> None:
+        """Tell it once, of an outage that began at ``known_until``."""
+        self._start(self._tell(reason, secs, known_until))
 
     def data_lost(self) -> None:
         """What the store was told may be gone."""
@@ -46,8 +46,8 @@ class Settling:
         elif self._to_take_back and may_end:
             self._about_hold = self._start(self._take_back())
 
-    async def _tell(self, reason: str, secs: float) -> None:
-        await self._try(self._store.settle(reason, secs))
+    async def _tell(self, reason: str, secs: float, known_until: float) -> None:
+        await self._try(self._store.settle(reason, secs, known_until))
 
     async def _tell_of_hold(self, secs: float) -> None:
         losses, self._to_take_back = self._losses, True

@@ -43,6 +43,7 @@ class _PoolItem(msgspec.Struct):
 class _SettlingItem(msgspec.Struct):
     reason: _Text
     until_ms: _Number
+    known_until_ms: _Number | None = None
 
 
 class _Key(msgspec.Struct):
@@ -83,10 +84,14 @@ class Item(NamedTuple):
 
 
 class Word(NamedTuple):
-    """Why lists are not complete, and until when by the table's clock."""
+    """Why lists are not complete, and until when by the table's clock.
+
+    Whoever had read the table at ``known_until_ms`` lacks nothing; None: it concerns everyone.
+    """
 
     reason: str
     until_ms: int
+    known_until_ms: int | None = None
 
 
 class Page(NamedTuple):
@@ -178,12 +183,15 @@ def pool_item_key(key: PoolKey) -> dict[str, Any] | None:
 
 def settling_item(word: Word) -> dict[str, Any]:
     """The item that tells every replica that lists are not complete."""
-    return {
+    item = {
         **settling_key(),
         "reason": {"S": word.reason},
         "until_ms": {"N": str(word.until_ms)},
         "expires_at": {"N": str(word.until_ms // 1000 + SWEPT_AFTER_SECS)},
     }
+    if word.known_until_ms is not None:
+        item["known_until_ms"] = {"N": str(word.known_until_ms)}
+    return item
 
 
 def settling_key() -> dict[str, Any]:
@@ -235,7 +243,8 @@ def _item(raw: msgspec.Raw) -> Item | Word:
         if _name(raw) != SETTLING:
             raise
         word = _decode_settling(raw)
-        return Word(word.reason.S, _whole(word.until_ms))
+        known_until = word.known_until_ms
+        return Word(word.reason.S, _whole(word.until_ms), None if known_until is None else _whole(known_until))
     lease_secs = None if item.lease_ms is None else min(_whole(item.lease_ms) / 1000, MAX_LEASE_SECS)
     return Item(pool_key(item.sk.S), item.registration.S.encode(), _whole(item.lease_ends_ms), lease_secs)
 

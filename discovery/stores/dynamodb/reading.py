@@ -40,5 +40,6 @@ async def read_all(table: Table, number: int, clock: Callable[[], float] = time.
         word = page.word or word
         pages, units = pages + 1, units + page.read_units
         if page.next_from is None:
-            return Reading(WholeRead(number, asked_at, found), word, broken, at, pages, units)
+            read = WholeRead(number, asked_at, table.clock.at(asked_at), found)
+            return Reading(read, word, broken, at, pages, units)
         page, at = await table.query(page.next_from)

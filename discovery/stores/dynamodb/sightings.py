@@ -1,6 +1,7 @@
 """Which leases run, by what was seen of them. Pure; times are seconds of one monotonic clock.
 
-On first sight an item is judged by the end that it says, against the table's clock. From then on that end is a mark and
+On first sight an item is judged by the end that it says, against the table's clock; one that appears between two reads
+and still lived after the first of them was written in between. From then on that end is a mark and
 no time: whenever it has changed the lease was renewed, by whatever clock, and runs anew from the moment it was seen. An
 item that is over is remembered as long as it lies in the table, so that it is not taken for a new one.
 """
@@ -22,11 +23,24 @@ class Found(NamedTuple):
 
 
 class WholeRead(NamedTuple):
-    """Everything that one read found. ``number`` tells which writes of this process it began before."""
+    """Everything that one read found, and when it began, by our clock and by the table's.
+
+    ``number`` tells which writes of this process it began before.
+    """
 
     number: int
     asked_at: float
+    table_secs: float
     items: Mapping[PoolKey, Found]
+
+    def lapsed(self, within_secs: float) -> int:
+        """How many leases had ended by what the items say, but not longer ago than that."""
+        left = [found.item.lease_ends_ms / 1000 - found.table_secs for found in self.items.values()]
+        return sum(-within_secs < secs <= 0 for secs in left)
+
+    def live(self) -> int:
+        """How many leases ran by what the items say."""
+        return sum(found.item.lease_ends_ms / 1000 > found.table_secs for found in self.items.values())
 
 
 class _Sighting:
@@ -47,6 +61,7 @@ class Sightings:
         self._by_key: dict[PoolKey, _Sighting] = {}
         self._removed: dict[PoolKey, int] = {}
         self._number = 0
+        self._read_to = float("inf")
 
     def begin(self) -> int:
         """The number of a read that begins now: it may miss what is written from here on."""
@@ -94,6 +109,7 @@ class Sightings:
         gone = [key for key in absent if self._by_key[key].ends_at > read.asked_at]
         for key in absent:
             del self._by_key[key]
+        self._read_to = read.table_secs
         if self._removed:
             self._removed = {key: number for key, number in self._removed.items() if number > read.number}
         return gone
@@ -103,7 +119,9 @@ class Sightings:
         known = self._by_key.get(key)
         if known is None:
             if self._removed.get(key, 0) <= number:
-                left_secs = min(item.lease_ends_ms / 1000 - found.table_secs, self._lease_of(item))
+                ends = item.lease_ends_ms / 1000
+                lease_secs = self._lease_of(item)
+                left_secs = min(ends - found.table_secs, lease_secs) if ends <= self._read_to else lease_secs
                 self._by_key[key] = _Sighting(item.value, item.lease_ends_ms, found.at + left_secs, number)
         elif known.number <= number and (known.lease_ends_ms != item.lease_ends_ms or known.value != item.value):
             if known.value != item.value:  # equal bytes are kept: whoever was given them has them once

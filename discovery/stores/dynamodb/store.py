@@ -7,6 +7,7 @@ revision is this store's own: it says which of its writes and reads came first, 
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -36,6 +37,8 @@ READ_SECS = 1.0
 READ_AT_LEAST_SECS = 0.3
 """Between the beginnings of two reads, however many changes and questions want one."""
 THROTTLED_SECS = (0.5, 4.0)
+CLOCKS_APART_SECS = 1.0
+"""By how much two replicas may differ in what the table's clock said."""
 REPORTED = 1000
 
 
@@ -62,6 +65,7 @@ class DynamoStore:
     ) -> None:
         self._table = Table(table, region, endpoint_url, timeout_secs - 0.1, counters, clock)
         self._clock = clock
+        self._lease_secs = lease_secs
         self._epoch = uuid.uuid4().hex
         self._revision = 0
         self._deleted_last = False
@@ -71,13 +75,17 @@ class DynamoStore:
         self._follows = False
         self._last: Reading | None = None
         self._throttled = 0
+        self._first_read_secs = float("inf")
+        self._loss: str | None = None
         self._reported: set[tuple[str, str]] = set()
+
+    ends_leases = False
 
     @property
     def confirmed_for_secs(self) -> float:
         """See ``Store``: a list of several pages is as old as two reads take, and no worse while no page fails."""
         took_secs = 0.0 if self._last is None else self._last.done_at - self._last.read.asked_at
-        return CONFIRMED_FOR_SECS + 3 * took_secs
+        return max(CONFIRMED_FOR_SECS, 2.5 * took_secs)
 
     # ---- writing
 
@@ -130,11 +138,13 @@ class DynamoStore:
         self._deleted_last = deleted
         self._nudge()
 
-    async def settle(self, reason: str, secs: float) -> None:
+    async def settle(self, reason: str, secs: float, known_until: float | None = None) -> None:
         """See ``Store.settle``."""
         async with self._table.deadline():
             await self._table.know_time()
-            word = Word(reason, round((self._table.clock.at(self._clock()) + secs) * 1000))
+            known_until_ms = None if known_until is None else round(self._table.clock.at(known_until) * 1000)
+            until_ms = round((self._table.clock.at(self._clock()) + secs) * 1000)
+            word = Word(reason, until_ms, known_until_ms)
             condition = {
                 "ConditionExpression": "attribute_not_exists(until_ms) OR until_ms < :until",
                 "ExpressionAttributeValues": {":until": {"N": str(word.until_ms)}},
@@ -179,6 +189,11 @@ class DynamoStore:
         self._apply(reading, revision)
 
     def _apply(self, reading: Reading, revision: int) -> None:
+        if self._first_read_secs == float("inf"):
+            self._first_read_secs = reading.read.table_secs
+            lapsed = reading.read.lapsed(items.SWEPT_AFTER_SECS)
+            if lapsed > reading.read.live():
+                self._loss = f"at the start {lapsed} leases, the most of all, had ended within the last hour"
         gone = self._sightings.apply(reading.read)
         deleted = [Deleted(key, self._epoch, revision) for key in gone] if self._follows else []
         self._follows = True
@@ -186,11 +201,16 @@ class DynamoStore:
         if self._feed is not None:
             asked_at = reading.read.asked_at
             health = Health(asked_at, self._epoch, revision, self._settling(reading.word))
-            self._feed.tell(deleted, Listed(health, self._sightings.running(asked_at)))
+            loss, self._loss = self._loss, None
+            self._feed.tell(deleted, Listed(health, self._sightings.running(asked_at), loss))
 
     def _settling(self, word: Word | None) -> str | None:
-        running = word is not None and word.until_ms / 1000 > self._table.clock.at(self._clock())
-        return word.reason if running and word is not None else None
+        if word is None or word.until_ms / 1000 <= self._table.clock.at(self._clock()):
+            return None
+        was_there = (
+            word.known_until_ms is not None and self._first_read_secs < word.known_until_ms / 1000 - CLOCKS_APART_SECS
+        )
+        return None if was_there else word.reason
 
     def _failed(self, error: Unavailable) -> None:
         self._follows = False
@@ -209,7 +229,14 @@ class DynamoStore:
         listed = feed.take_list()
         if listed is None:
             raise Gone("feed", "another list was begun meanwhile")
+        if listed.loss is not None:
+            await self._tell_of_loss(listed.loss, listed.health.asked_at)
         return listed
+
+    async def _tell_of_loss(self, loss: str, since: float) -> None:
+        """Others may start a moment later, when half of the pools are back, and could not tell."""
+        with contextlib.suppress(Unavailable):
+            await self.settle(loss, self._lease_secs, since)
 
     async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
         """See ``Store.remaining``: told by a whole read that begins after the question."""

@@ -7,6 +7,7 @@ deadline: a put says all that the item is, and whoever repeats it changes nothin
 
 import asyncio
 import contextlib
+import os
 import random
 import ssl
 import time
@@ -286,4 +287,6 @@ def _trust(endpoint: Endpoint) -> ssl.SSLContext:
 def _said(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientResponseError):  # of an HTTP proxy; its text may hold that one's password
         return f"the proxy on the way answered {error.status}"
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno is not None:
+        return os.strerror(error.os_error.errno) if error.os_error.errno > 0 else str(error.os_error.strerror)
     return str(error) or type(error).__name__

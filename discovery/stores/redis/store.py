@@ -39,6 +39,7 @@ class RedisStore:
     """Registrations in one Redis, shared by every replica that names the same server, database and prefix."""
 
     confirmed_for_secs = CONFIRMED_FOR_SECS
+    ends_leases = True
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class RedisStore:
         """See ``Store.delete``."""
         return await self._writer.delete(key, instance_id)
 
-    async def settle(self, reason: str, secs: float) -> None:
+    async def settle(self, reason: str, secs: float, known_until: float | None = None) -> None:
         """See ``Store.settle``."""
         await self._writer.settle(reason, secs)
 
