@@ -73,9 +73,12 @@ class Model:
         self.plain_takes_secs = 0.0
         """How long an answer is on its way: it is made when it is asked for."""
         self.answer: Answer | None = None
+        self.lagging: bytes | None = None
+        """A replica whose list this is answers all plain requests but the first one on a new connection."""
+        self._led_to = 0
         self.strips_prefer = False
         self.waits_live_secs = float("inf")
-        self.moved_on = 0
+        self.moved_on = self.renewed = 0
         self._changed = asyncio.Event()
 
     # ---- the service
@@ -123,7 +126,7 @@ class Model:
         self.asked.append((asyncio.get_running_loop().time(), kind, headers))
 
     async def request(
-        self, request: Request, *, deadline_secs: float, begun: Callable[[], None] | None = None
+        self, request: Request, *, deadline_secs: float, coming: Callable[[], None] = lambda: None
     ) -> Answer:
         prefer = re.fullmatch("wait=([0-9]+)", request.headers.get("Prefer", ""))
         self._note("wait" if prefer else "look", request)
@@ -136,9 +139,11 @@ class Model:
         if prefer and not self.strips_prefer:
             await self._wait(known, float(prefer[1]))
         answer = Answer(304, self.token, b"") if self.token in known else Answer(200, self.token, self.body().encode())
+        if self.lagging is not None and self._led_to == self.renewed:
+            answer = Answer(304, "lagging", b"") if "lagging" in known else Answer(200, "lagging", self.lagging)
+        self._led_to = self.renewed
         answer = self.answer or answer
-        if begun is not None:
-            begun()
+        coming()
         await asyncio.sleep(self.plain_takes_secs)
         return answer
 
@@ -176,6 +181,9 @@ class Model:
         while True:
             await asyncio.sleep(15)
             stream.send(b":\n\n")
+
+    def renew(self) -> None:
+        self.renewed += 1
 
     def move_on(self) -> None:
         self.moved_on += 1

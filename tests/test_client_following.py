@@ -279,25 +279,44 @@ def test_an_answer_from_before_an_event_is_not_taken(loop: VirtualTimeLoop) -> N
     follow(loop, course)
 
 
-def test_a_replica_that_lacks_pools_changes_nothing_while_a_stream_tells_otherwise(loop: VirtualTimeLoop) -> None:
+def test_a_replica_that_lacks_pools_changes_nothing_while_others_tell_otherwise(loop: VirtualTimeLoop) -> None:
     async def course(service: Model, pools: Pools) -> None:
-        body = b'{"complete":false,"pools":[]}'
-        service.answer = Answer(200, "less", body)
+        await asyncio.sleep(3)
+        version = pools.version
+        service.lagging = b'{"complete":false,"pools":[]}'
+        for _ in range(300):
+            await asyncio.sleep(0.1)
+            assert (shown(pools), pools.snapshot.complete, pools.trouble) == (["a", "b"], True, None)
+        assert (pools.version, len(service.streams)) == (version, 1)
+        named = [headers.get("If-None-Match", "") for _, kind, headers in service.asked if kind == "look"]
+        again = named.count(f'W/"{service.token}", W/"lagging"')
+        assert again > len(named) / 2  # so that it is not sent again and again
+
+    follow(loop, course)
+
+
+def test_where_all_say_that_pools_may_be_missing_it_is_believed(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        for _ in range(3):
+            service.streams[-1].frozen = True
+            service.say_complete(False)
+            await asyncio.sleep(CURRENT_SECS)
+            assert (shown(pools), pools.snapshot.complete) == (["a", "b"], False)
+            service.streams[-1].frozen = True
+            service.say_complete(True)
+            await asyncio.sleep(CURRENT_SECS)
+            assert (pools.snapshot.complete, pools.snapshot.etag) == (True, service.token)
+
+    follow(loop, course)
+
+
+def test_what_is_left_of_dead_connections_is_not_asked_again(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
         await asyncio.sleep(10)
-        assert (shown(pools), pools.snapshot.complete, len(service.streams)) == (["a", "b"], True, 1)
-        named = {headers.get("If-None-Match", "") for _, kind, headers in service.asked if kind == "look"}
-        assert f'W/"{service.token}", W/"less"' in named  # so that it is not sent again and again
-        service.answer = Answer(304, "less", b"")
-        await asyncio.sleep(4)
-        assert pools.snapshot.age > 3  # which says nothing of our list
-        service.answer = Answer(200, "less", body)
-        service.stream_failure = REFUSED
-        service.streams[0].cut()
-        await asyncio.sleep(5)
-        assert (shown(pools), pools.snapshot.complete, pools.snapshot.etag) == (["a", "b"], False, None)
-        service.answer = None
-        await asyncio.sleep(CURRENT_SECS)
-        assert (pools.snapshot.complete, pools.snapshot.etag) == (True, service.token)
+        assert service.renewed == 0
+        service.plain_hangs = True
+        await asyncio.sleep(3)
+        assert service.renewed >= 1
 
     follow(loop, course)
 
@@ -506,7 +525,8 @@ def test_a_list_without_a_name_is_compared_by_what_it_holds(loop: VirtualTimeLoo
         service.names["c"] = "m"
         service.answer = Answer(200, None, service.body().encode())
         await asyncio.sleep(CURRENT_SECS)
-        assert (shown(pools), pools.snapshot.etag) == (["a", "b", "c"], None)
+        assert shown(pools) == ["a", "b", "c"]
+        assert pools.snapshot.etag in (None, service.token)
 
     follow(loop, course)
 

@@ -5,10 +5,11 @@ noticing. So a list is never older than a look and a half allow, and every way o
 only be fast, not safe. Most are answered by 304.
 
 How often, and why: a list should be current within two seconds of whatever the service or the network went through.
-The next look comes 1.1 to 1.5 s after the last confirmation or failure, drawn by dice so that clients spread; one that
-is not answered within a second has another beside it, on another connection, and at most three are under way. That also
-bounds what a thousand clients ask of a service in an outage: each about once a second, and never more often, unless it
-asked for more time by ``Retry-After``. ``follow`` has a knob for those who have very many clients.
+The next look comes 0.9 to 1.25 s after the last confirmation or failure, drawn by dice so that clients spread. One that
+is not answered in four times the usual time has another beside it, on a new connection, since the one before may be
+dead without anybody knowing; further ones follow a second apart, and at most three are under way. That also bounds what
+a thousand clients ask of a service in an outage: each about once a second, unless it asked for more time by
+``Retry-After``. A 304 costs the service some 20 microseconds. ``follow`` has a knob for very many clients.
 """
 
 import asyncio
@@ -23,12 +24,18 @@ from discovery.client.service import Request
 from discovery.client.snapshot import Snapshot, read_pools
 from discovery.errors import DiscoveryError, Unavailable
 
-QUIET_SECS = 1.5
+QUIET_SECS = 1.25
 FIRST_SECS = 0.5
 """How long the first list of all may take to come by a stream before a look goes beside it."""
 BESIDE_SECS = 1.0
-BODY_SECS = 3.0
-"""How long a look may go without an answer, or its answer without an end, before another goes beside it."""
+"""How long looks may go without an answer before another goes beside them, at most, and ..."""
+SHORTEST_BESIDE_SECS = 0.35
+"""... the first one at least: it follows what is usual."""
+USUAL_SECS = 0.1
+STALL_SECS = 0.7
+"""How long an answer that has begun may stand still."""
+LACKING_SECS = 10.0
+"""How long a list of which another opinion was that it lacks something is not looked into again."""
 AT_ONCE = 3
 SLOW_SECS = 10.0
 """How long the oldest look under way may take."""
@@ -41,9 +48,18 @@ LONGEST_TRICKLE_SECS = 10.0
 """How long a list that is coming by a stream, slowly, holds looks back."""
 
 
+class _Opinion(NamedTuple):
+    """The list as the service says it is, None where that is ours; and what was known when it was asked."""
+
+    number: int
+    mark: int
+    given: Snapshot | None
+
+
 class _UnderWay(NamedTuple):
     begun_at: float
     another_at: float
+    has_begun: bool
 
 
 class Looks:
@@ -83,9 +99,10 @@ class Looks:
         self._not_before = self._quiet_from = self._begun_at = float("-inf")
         self._trickling_until = float("-inf")
         self._hurried = False
+        self._usual_secs = USUAL_SECS
+        self._lacking: dict[str, float] = {}
+        """Names of incomplete lists that lack something by another opinion, and until when that holds."""
         self._draw()
-        self._beside: str | None = None
-        """The name of an incomplete list that was seen while a stream told of another: no need to see it again."""
 
     async def run(self) -> None:
         """Look whenever it is due."""
@@ -115,58 +132,78 @@ class Looks:
 
         Whether the answer was another list than ours. Raises as ``Reach.request``, also for what is no list.
         """
+        opinion = await self._opinion(wait_secs)
+        if opinion.given is None:
+            return False
+        await self._take(opinion)
+        return True
+
+    async def _opinion(self, wait_secs: float = 0.0) -> _Opinion:
+        """What the service says; where that is that our list has not changed, it is confirmed."""
         self._number += 1
         number, mark, token = self._number, self._kept.mark, self._kept.token
-        names = [name for name in (token, self._beside if self._told() else None) if name is not None]
+        names = [token, *self._lacking_now()] if token is not None else []
         headers = {"If-None-Match": ", ".join(f'W/"{name}"' for name in names)} if names else {}
-        if wait_secs and token is not None:
+        if wait_secs and names:
             headers["Prefer"] = f"wait={wait_secs:.0f}"
         task, deadline_secs = asyncio.current_task(), wait_secs + DEADLINE_SECS
         answer = await self._reach.request(
-            Request("GET", self._target, headers), deadline_secs=deadline_secs, begun=lambda: self._is_coming(task)
+            Request("GET", self._target, headers), deadline_secs=deadline_secs, coming=lambda: self._is_coming(task)
         )
         self.good_at = _now()
         if answer.status == 304:
             self._same(answer.etag, names, number, mark)
-            return False
-        given = _list_of(answer.body, answer.etag)
-        await self._take(given, number, mark)
-        return True
+            return _Opinion(number, mark, None)
+        return _Opinion(number, mark, _list_of(answer.body, answer.etag))
+
+    def _lacking_now(self) -> list[str]:
+        """While a stream tells of another list."""
+        self._lacking = {name: until for name, until in self._lacking.items() if until > _now()}
+        return list(self._lacking) if self._told() else []
 
     def _same(self, named: str | None, names: list[str], number: int, mark: int) -> None:
         """304: nothing is other than what was named, which was first our own list."""
         if not names or (named is not None and named not in names):
             raise Unavailable("the answer was that a list has not changed that we do not have: is a cache on the way?")
-        if named is not None and named != names[0] and self._told():
+        if named is not None and named != names[0]:
             self._kept.trust(_now())
-        is_ours = names[0] == self._kept.token and (named == names[0] or (named is None and len(names) == 1))
+            return
+        is_ours = names[0] == self._kept.token and (named is not None or len(names) == 1)
         if is_ours and mark == self._kept.mark and number > self._concluded:
             self._concluded = number
             self._kept.confirm(_now())
 
-    async def _take(self, given: Snapshot, number: int, mark: int) -> None:
-        if self._is_old(number, mark):
+    async def _take(self, opinion: _Opinion) -> None:
+        if self._told() and not self._is_old(opinion) and not self._agrees(opinion):
+            await asyncio.sleep(GRACE_SECS)  # the stream may tell of it right now
+            if opinion.given is not None and not opinion.given.complete and not self._is_old(opinion):
+                opinion = await self._another_opinion(opinion.given)
+        if opinion.given is None or self._is_old(opinion):
             return
-        if self._kept.is_already(given):
-            self._concluded = number
+        self._concluded = opinion.number
+        if self._agrees(opinion):
             self._kept.confirm(_now())
             return
-        if self._told():
-            if not given.complete:  # it comes from a replica that lacks something, which that of the stream may not
-                self._beside = given.etag
-                self._kept.trust(_now())
-                return
-            await asyncio.sleep(GRACE_SECS)
-            if self._is_old(number, mark):
-                return
-        self._concluded = number
-        if self._kept.take_list(given, _now()):
+        if self._kept.take_list(opinion.given, _now()):
             self._changed()
+        self._lacking.clear()
         self._overtook()
 
-    def _is_old(self, number: int, mark: int) -> bool:
+    def _agrees(self, opinion: _Opinion) -> bool:
+        return opinion.given is None or self._kept.is_already(opinion.given)
+
+    async def _another_opinion(self, given: Snapshot) -> _Opinion:
+        """Of a list that is not complete: it may come from a replica that lacks something, and the stream's may not."""
+        self._reach.renew()
+        another = await self._opinion()
+        if another.given is None and given.etag is not None:
+            self._lacking[given.etag] = _now() + LACKING_SECS
+            self._kept.trust(_now())
+        return another
+
+    def _is_old(self, opinion: _Opinion) -> bool:
         """Whether something was taken, or answered, that was asked for later: then this may be older."""
-        old = number < self._concluded or mark != self._kept.mark
+        old = opinion.number < self._concluded or opinion.mark != self._kept.mark
         if old and not self._told():
             self.hurry()  # what the list is now is still to be found out
         return old
@@ -195,8 +232,11 @@ class Looks:
         self._draw()
         if len(self._under_way) >= AT_ONCE:
             self._give_one_up()
+        if self._under_way:
+            self._reach.renew()
+        beside = BESIDE_SECS if self._under_way else max(SHORTEST_BESIDE_SECS, min(4 * self._usual_secs, BESIDE_SECS))
         task = asyncio.create_task(self._look(), name="look at pools")
-        self._under_way[task] = _UnderWay(self._begun_at, self._begun_at + BESIDE_SECS)
+        self._under_way[task] = _UnderWay(self._begun_at, self._begun_at + beside, has_begun=False)
         self._all.add(task)
         task.add_done_callback(self._ended)
 
@@ -209,8 +249,11 @@ class Looks:
         self._heard(NoAnswer(f"the service did not answer within {lasted:.1f} s", reached=True))
 
     def _is_coming(self, task: asyncio.Task[None] | None) -> None:
-        if task in self._under_way:
-            self._under_way[task] = self._under_way[task]._replace(another_at=_now() + BODY_SECS)
+        if task is None or (look := self._under_way.get(task)) is None:
+            return
+        if not look.has_begun:
+            self._usual_secs += 0.3 * (_now() - look.begun_at - self._usual_secs)
+        self._under_way[task] = _UnderWay(look.begun_at, _now() + STALL_SECS, has_begun=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.pop(task, None)

@@ -24,16 +24,19 @@ class Reach(Protocol):
     """The service, to be asked. Whether and when to ask again is for the caller."""
 
     async def request(
-        self, request: Request, *, deadline_secs: float, begun: Callable[[], None] | None = None
+        self, request: Request, *, deadline_secs: float, coming: Callable[[], None] = lambda: None
     ) -> Answer:
         """The first answer that settles it (200, 204 or 304), its body whole.
 
-        ``begun`` is called when the head of an answer has come. Raises ``Rejected`` for a 4xx, ``NoAnswer`` when nobody
-        answered, ``Unavailable`` when only "not now" was heard.
+        ``coming`` is called whenever bytes of an answer have come. Raises ``Rejected`` for a 4xx, ``NoAnswer`` when
+        nobody answered, ``Unavailable`` when only "not now" was heard.
         """
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[EventStream]:
         """An open stream of events, ended with the block; entering it raises as ``request`` does."""
+
+    def renew(self) -> None:
+        """Use no connection again that is open now: it may be a dead one."""
 
     def move_on(self) -> None:
         """Begin elsewhere from now on: the server that answered last is not to be asked first again."""

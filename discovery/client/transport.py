@@ -97,11 +97,15 @@ class _Kept:
             yield self.session
         finally:
             self._users -= 1
-            await self.end_if_unused()
+            if self.retired:
+                await self.end_if_unused()
 
-    async def end_if_unused(self) -> None:
-        if self.retired and not self._users:
-            await self.session.close()
+    async def end_if_unused(self) -> bool:
+        """Whether it has ended."""
+        if self._users:
+            return False
+        await self.session.close()
+        return True
 
 
 class Connections:
@@ -117,21 +121,22 @@ class Connections:
         self._service = service
         self._places = Places(service.urls, address)
         self._kept: dict[Place, _Kept] = {}
+        self._retired: list[_Kept] = []
 
     async def request(
-        self, request: Request, *, deadline_secs: float, begun: Callable[[], None] | None = None
+        self, request: Request, *, deadline_secs: float, coming: Callable[[], None] = lambda: None
     ) -> Answer:
         """The first answer that settles it, of one attempt per place, each within the deadline.
 
-        ``begun`` is called when the head of an answer has come. Raises ``Rejected`` for a 4xx, ``NoAnswer`` when nobody
-        answered, ``Unavailable`` when only "not now" was heard.
+        ``coming`` is called whenever bytes of an answer have come. Raises ``Rejected`` for a 4xx, ``NoAnswer`` when
+        nobody answered, ``Unavailable`` when only "not now" was heard.
         """
 
         async def attempt(progress: Progress) -> Answer:
             if waits:
-                return await self._attempt(progress, request, deadline_secs, begun)
+                return await self._attempt(progress, request, deadline_secs, coming)
             with self._places.waiting_for(progress.place):
-                return await self._attempt(progress, request, deadline_secs, begun)
+                return await self._attempt(progress, request, deadline_secs, coming)
 
         waits = "Prefer" in request.headers  # an answer that is late on purpose is no reason to ask another
         return await self._first(attempt, again=request.method == "GET" and not waits)
@@ -150,15 +155,26 @@ class Connections:
         finally:
             await stream.close()
 
+    def renew(self) -> None:
+        """Use no connection again that is open now: it may be a dead one."""
+        for place in list(self._kept):
+            self._retire(place)
+
+    def _retire(self, place: Place) -> None:
+        if kept := self._kept.pop(place, None):
+            kept.retired = True
+            self._retired.append(kept)
+
     def move_on(self) -> None:
         """Begin with the next place: this one has just sent us away."""
         self._places.move_on()
 
     async def close(self) -> None:
         """End every connection."""
-        kept, self._kept = self._kept, {}
+        self.renew()
+        retired, self._retired = self._retired, []
         await self._places.close()
-        for each in kept.values():
+        for each in retired:
             await each.session.close()
 
     async def _first(
@@ -169,7 +185,7 @@ class Connections:
         discard: Callable[[Result], None] = lambda _: None,
     ) -> Result:
         places, nameless = await self._places.in_turn()
-        await self._forget_gone_places()
+        await self._end_what_is_not_used()
         race = Race(places, attempt, again=again, discard=discard)
         race.failures += [
             NoAnswer(f"cannot connect to {url}: the name cannot be resolved", reached=False) for url in nameless
@@ -178,42 +194,38 @@ class Connections:
         self._places.prefer(place)
         return result
 
-    async def _forget_gone_places(self) -> None:
+    async def _end_what_is_not_used(self) -> None:
+        """The connections to places that are gone, and those that failed."""
         for place in [place for place in self._kept if place not in self._places]:
-            await self._start_anew(place)
-
-    async def _start_anew(self, place: Place) -> None:
-        if kept := self._kept.pop(place, None):
-            kept.retired = True
-            await kept.end_if_unused()
+            self._retire(place)
+        retired, self._retired = self._retired, []
+        self._retired += [each for each in retired if not await each.end_if_unused()]
 
     async def _attempt(
-        self, progress: Progress, request: Request, deadline_secs: float, begun: Callable[[], None] | None
+        self, progress: Progress, request: Request, deadline_secs: float, coming: Callable[[], None]
     ) -> Answer:
         """One answer; a kept connection that turns out to have ended costs no failure, but is tried anew."""
         try:
-            return await self._ask(progress, request, deadline_secs, begun)
+            return await self._ask(progress, request, deadline_secs, coming)
         except NoAnswer as failure:
-            await self._start_anew(progress.place)
+            self._retire(progress.place)
             self._places.failed()
             if not (failure.dropped and progress.kept):
                 raise
         except Unavailable:
-            await self._start_anew(progress.place)
+            self._retire(progress.place)
             raise
-        return await self._ask(progress, request, deadline_secs, begun)
+        return await self._ask(progress, request, deadline_secs, coming)
 
     async def _ask(
-        self, progress: Progress, request: Request, deadline_secs: float, begun: Callable[[], None] | None
+        self, progress: Progress, request: Request, deadline_secs: float, coming: Callable[[], None]
     ) -> Answer:
         place = progress.place
         limits = aiohttp.ClientTimeout(total=deadline_secs, sock_connect=min(CONNECT_SECS, deadline_secs))
         kept = self._kept.get(place) or self._kept.setdefault(place, _Kept(place))
         async with kept.use() as session:
             response = await self._send(session, progress, request, limits)
-            if begun is not None:
-                begun()
-            return await _read(place.name, response)
+            return await _read(place.name, response, coming)
 
     async def _open(self, progress: Progress, request: Request) -> Stream:
         session = _session(progress.place, keep_alive=False)
@@ -306,12 +318,14 @@ def _tracing() -> aiohttp.TraceConfig:
 _TRACE = _tracing()
 
 
-async def _read(base: str, response: aiohttp.ClientResponse) -> Answer:
+async def _read(base: str, response: aiohttp.ClientResponse, coming: Callable[[], None] = lambda: None) -> Answer:
+    pieces = []
     try:
         async with response:
-            pieces = []
+            coming()
             while piece := await asyncio.wait_for(response.content.readany(), STALL_SECS):
                 pieces.append(piece)
+                coming()
     except _BROKEN as error:
         raise _no_answer(base, error) from error
     return judged(base, response.status, response.headers, b"".join(pieces))
