@@ -63,6 +63,15 @@ def test_no_redis_comes_with_it(chart: Chart) -> None:
     assert "redis" not in rendered.notes.lower()
 
 
+@pytest.mark.parametrize(
+    ("dynamodb", "by_variable"), [({}, True), ({"region": "eu-west-1"}, False), ({"table": ARN}, False)]
+)
+def test_the_notes_say_what_the_chart_does_not_make(chart: Chart, dynamodb: dict[str, str], by_variable: bool) -> None:
+    notes = " ".join(chart.render(on_table(**dynamodb)).notes.split())
+    assert f"Nothing here makes the table {dynamodb.get('table', 'pools')}" in notes
+    assert ("AWS_REGION" in notes) is by_variable
+
+
 def test_pods_may_call_dynamodb_and_the_places_that_give_credentials(chart: Chart) -> None:
     (node,) = (peers for peers in ways_out(chart) if peers)
     assert ways_out(chart) == {frozenset(): {443}, node: {80}}
