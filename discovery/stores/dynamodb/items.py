@@ -140,7 +140,8 @@ def check_key(key: PoolKey) -> str:
     text = sort_key(key)
     size = len(text.encode())
     if size > MAX_SORT_KEY_BYTES:
-        longest = max(key._fields, key=lambda name: len(getattr(key, name).encode()))
+        parts = dict(zip(key._fields, text.split("#"), strict=True))
+        longest = max(parts, key=lambda name: len(parts[name].encode()))
         message = f"makes a key of {size:,} bytes with the other two parts; DynamoDB takes {MAX_SORT_KEY_BYTES:,}"
         raise too_large(Fault(f"$.{longest}", message))
     return text

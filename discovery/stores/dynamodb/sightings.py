@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 from discovery.model import PoolKey
 from discovery.stores import Stored
-from discovery.stores.dynamodb.items import Item
+from discovery.stores.dynamodb.items import SWEPT_AFTER_SECS, Item
+
+JUST_NOW_SECS = 3.0
+"""By then whoever saw an outage has read the table again and told of it."""
 
 
 class Found(NamedTuple):
@@ -33,14 +36,21 @@ class WholeRead(NamedTuple):
     table_secs: float
     items: Mapping[PoolKey, Found]
 
-    def lapsed(self, within_secs: float) -> int:
-        """How many leases had ended by what the items say, but not longer ago than that."""
-        left = [found.item.lease_ends_ms / 1000 - found.table_secs for found in self.items.values()]
-        return sum(-within_secs < secs <= 0 for secs in left)
+    def lapsed_in_outage(self, lease_secs: float) -> int:
+        """How many leases may have ended because nobody could write, so that their pools may live; by a first read.
 
-    def live(self) -> int:
-        """How many leases ran by what the items say."""
-        return sum(found.item.lease_ends_ms / 1000 > found.table_secs for found in self.items.values())
+        That is so where most leases are over, or where none of those that run was renewed before a moment ago: an
+        outage may just have ended then. What ended more than an hour ago is left out.
+        """
+        lapsed, live, renewed_before = 0, 0, False
+        for item, _, now in self.items.values():
+            left_secs = item.lease_ends_ms / 1000 - now
+            if left_secs > 0:
+                live += 1
+                renewed_before |= left_secs < (item.lease_secs or lease_secs) - JUST_NOW_SECS
+            elif left_secs > -SWEPT_AFTER_SECS:
+                lapsed += 1
+        return lapsed if lapsed > live or not renewed_before else 0
 
 
 class _Sighting:

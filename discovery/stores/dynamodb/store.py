@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 READ_SECS = 1.0
 READ_AT_LEAST_SECS = 0.3
 """Between the beginnings of two reads, however many changes and questions want one."""
-THROTTLED_SECS = (0.5, 4.0)
+THROTTLED_SECS = (1.5, 4.0)
 CLOCKS_APART_SECS = 1.0
 """By how much two replicas may differ in what the table's clock said."""
 REPORTED = 1000
@@ -191,9 +191,8 @@ class DynamoStore:
     def _apply(self, reading: Reading, revision: int) -> None:
         if self._first_read_secs == float("inf"):
             self._first_read_secs = reading.read.table_secs
-            lapsed = reading.read.lapsed(items.SWEPT_AFTER_SECS)
-            if lapsed > reading.read.live():
-                self._loss = f"at the start {lapsed} leases, the most of all, had ended within the last hour"
+            if lapsed := reading.read.lapsed_in_outage(self._lease_secs):
+                self._loss = f"at the start {lapsed} leases had ended within the last hour, maybe in an outage"
         gone = self._sightings.apply(reading.read)
         deleted = [Deleted(key, self._epoch, revision) for key in gone] if self._follows else []
         self._follows = True

@@ -197,7 +197,7 @@ class Table:
         if refusal.doubts_credentials:
             self._access.doubt()
         error = refusals.unavailable(refusal, operation, str(self))
-        if refusal.is_momentary:
+        if refusal.is_momentary and not (refusal.throttles and operation == "Query"):
             raise _Momentary(error)
         raise error
 
