@@ -33,7 +33,7 @@ def main(url: str) -> None:
         listed = client.list(model=["m", "other"])
         assert_type(listed, Snapshot)
         print([each.dgd_name for each in listed.pools])
-        with client.register(POOL) as heartbeat, client.follow() as pools:
+        with client.register(POOL) as heartbeat, client.follow(model="m") as pools:
             heartbeat.settled(10)
             while not pools.snapshot.pools:
                 pools.changed(timeout_secs=10)

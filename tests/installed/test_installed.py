@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
 CONSUMER = Path(__file__).with_name("consumer.py")
 PROJECT_TABLE = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-POOL = {"cluster_id": "c1", "namespace": "n1", "dgd_name": "from-shell", "model": "m"}
+POOL = {"cluster_id": "c1", "namespace": "n1", "dgd_name": "from-shell", "model": "another"}
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +92,19 @@ def test_a_pool_is_registered_shown_and_explained(plain: Installed, service: str
     (plain.place / "pool.json").write_text(json.dumps(POOL))
     words = plain.command("discovery", "register", "--url", service, "--file", "pool.json")
     with subprocess.Popen(words, cwd=plain.place, env=environment(), stderr=subprocess.PIPE, text=True) as relay:
-        assert relay.stderr is not None
-        while "registered c1/n1/from-shell" not in (line := relay.stderr.readline()):
-            assert line, "it ended"
-        listed = plain.run("discovery", "pools", "--url", service, "-o", "json")
-        assert [pool["dgd_name"] for pool in json.loads(listed.stdout)["pools"]] == ["from-shell"], listed
-        for words in (["pools", "-o", "table"], ["pools", "-o", "yaml"], ["doctor", "c1/n1/from-shell"]):
-            shown = plain.run("discovery", *words, "--url", service)
-            assert (shown.returncode, "from-shell" in shown.stdout) == (0, True), shown
-        relay.send_signal(signal.SIGTERM)
-        assert "deregistered c1/n1/from-shell" in relay.stderr.read()
+        try:
+            assert relay.stderr is not None
+            while "registered c1/n1/from-shell" not in (line := relay.stderr.readline()):
+                assert line, "it ended"
+            listed = plain.run("discovery", "pools", "--url", service, "-o", "json")
+            assert [pool["dgd_name"] for pool in json.loads(listed.stdout)["pools"]] == ["from-shell"], listed
+            for words in (["pools", "-o", "table"], ["pools", "-o", "yaml"], ["doctor", "c1/n1/from-shell"]):
+                shown = plain.run("discovery", *words, "--url", service)
+                assert (shown.returncode, "from-shell" in shown.stdout) == (0, True), shown
+            relay.send_signal(signal.SIGTERM)
+            assert "deregistered c1/n1/from-shell" in relay.stderr.read()
+        finally:
+            relay.kill()
     assert relay.returncode == 0
 
 
