@@ -241,7 +241,7 @@ class Table:
         async with self._opening:
             if self._http is None:
                 endpoint = await self._access.endpoint()
-                url = yarl.URL(endpoint.url)
+                url = yarl.URL(endpoint.url).with_user(None)
                 trust = await asyncio.to_thread(_trust, endpoint) if url.scheme == "https" else None
                 self._http = _Http(
                     self._session(READ_CONNECTIONS, trust),

@@ -1,0 +1,328 @@
+"""The table over HTTP: deadlines, what is sent again, times and credentials; against a server that answers as told."""
+
+import asyncio
+import datetime
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from email.utils import formatdate
+from typing import Any
+
+import aiohttp.web
+import pytest
+
+from discovery.errors import Misconfigured, Unavailable
+from discovery.metrics import Counters
+from discovery.stores.dynamodb import items
+from discovery.stores.dynamodb.table import ConditionFailed, Table
+from tests.live.signs import free_port
+
+Answer = Callable[[aiohttp.web.Request, dict[str, Any]], Awaitable[aiohttp.web.StreamResponse]]
+EMPTY = {"Items": [], "Count": 0, "ConsumedCapacity": {"CapacityUnits": 0.5}}
+ITEM = {"pk": {"S": "POOL"}, "sk": {"S": "a#b#c"}}
+
+
+class Server:
+    """Answers with what ``answers`` has next, then well. Its clock is ``ahead`` of ours."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self.answers: list[Answer] = []
+        self.seen: list[tuple[str, dict[str, str]]] = []
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def handle(self, request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+        asked = json.loads(await request.read())
+        self.seen.append(
+            (request.headers["x-amz-target"].partition(".")[2], {k.lower(): v for k, v in request.headers.items()})
+        )
+        answer = self.answers.pop(0) if self.answers else good
+        response = await answer(request, asked)
+        return response
+
+    def response(self, status: int, content: object, **headers: str) -> aiohttp.web.Response:
+        dated = {"Date": formatdate(time.time() + self.ahead, usegmt=True), **headers}
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return aiohttp.web.Response(
+            status=status, body=body, headers={k.replace("_", "-"): v for k, v in dated.items()}
+        )
+
+
+SERVER: aiohttp.web.AppKey["Server"] = aiohttp.web.AppKey("server", Server)
+
+
+async def good(request: aiohttp.web.Request, asked: dict[str, Any]) -> aiohttp.web.StreamResponse:
+    return request.app[SERVER].response(200, EMPTY if "KeyConditionExpression" in asked else {})
+
+
+def gives(status: int, content: object, **headers: str) -> Answer:
+    async def answer(request: aiohttp.web.Request, asked: dict[str, Any]) -> aiohttp.web.StreamResponse:
+        return request.app[SERVER].response(status, content, **headers)
+
+    return answer
+
+
+def refuses(code: str, message: str = "", status: int = 400) -> Answer:
+    return gives(status, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message})
+
+
+async def hangs(request: aiohttp.web.Request, asked: dict[str, Any]) -> aiohttp.web.StreamResponse:
+    await asyncio.sleep(60)
+    raise AssertionError("nobody waits that long")
+
+
+async def breaks(request: aiohttp.web.Request, asked: dict[str, Any]) -> aiohttp.web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return aiohttp.web.Response()
+
+
+async def wants_true_time(request: aiohttp.web.Request, asked: dict[str, Any]) -> aiohttp.web.StreamResponse:
+    server = request.app[SERVER]
+    signed = datetime.datetime.strptime(request.headers["x-amz-date"], "%Y%m%dT%H%M%SZ")
+    off = signed.replace(tzinfo=datetime.UTC).timestamp() - time.time() - server.ahead
+    if abs(off) > 300:
+        return server.response(
+            400, {"__type": "com.amazon.coral.service#InvalidSignatureException", "message": f"off by {off:.0f} s"}
+        )
+    return await good(request, asked)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    app = aiohttp.web.Application()
+    app[SERVER] = made
+    app.router.add_route("*", "/{path:.*}", made.handle)
+    runner = aiohttp.web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    made.port = free_port()
+    await aiohttp.web.TCPSite(runner, "127.0.0.1", made.port).start()
+    yield made
+    await runner.cleanup()
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+@pytest.fixture
+async def table(server: Server, counters: Counters) -> AsyncIterator[Table]:
+    made = Table("pools", "eu-west-1", server.url, 0.6, counters)
+    yield made
+    await made.close()
+
+
+async def put(table: Table) -> items.Written:
+    async with table.deadline():
+        return await table.put(ITEM)
+
+
+# ---- deadlines, and what is sent again
+
+
+async def test_a_table_that_does_not_answer_is_unavailable_in_time(table: Table, server: Server) -> None:
+    server.answers = [hangs, hangs]
+    for ask in (put(table), table.query(None)):
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match=r"table pools in eu-west-1 .* did not answer within 0\.6 s"):
+            await ask
+        assert 0.5 < time.monotonic() - began < 2.0
+
+
+@pytest.mark.parametrize("fault", [breaks, refuses("InternalServerError", status=500), gives(503, b"<html>")])
+async def test_what_may_pass_is_tried_again_within_the_deadline(table: Table, server: Server, fault: Answer) -> None:
+    server.answers = [fault, fault]
+    await put(table)
+    server.answers = [fault, fault]
+    await table.query(None)
+    assert [operation for operation, _ in server.seen] == ["PutItem"] * 3 + ["Query"] * 3
+
+
+async def test_what_does_not_pass_is_told(table: Table, server: Server) -> None:
+    server.answers = [refuses("InternalServerError", "oh", 500)] * 3
+    with pytest.raises(Unavailable, match="InternalServerError: oh"):
+        await put(table)
+    assert len(server.seen) == 3
+
+
+async def test_throttled_writes_are_tried_again_and_throttled_reads_are_not(
+    table: Table, server: Server, counters: Counters
+) -> None:
+    server.answers = [refuses("ThrottlingException")]
+    await put(table)
+    server.answers = [refuses("ProvisionedThroughputExceededException")]
+    with pytest.raises(Unavailable, match="throttles dynamodb:Query"):
+        await table.query(None)
+    assert (counters.dynamodb_throttled.of("put").value, counters.dynamodb_throttled.of("query").value) == (1, 1)
+
+
+async def test_a_table_that_is_not_there_costs_no_second_attempt(table: Table, server: Server) -> None:
+    server.answers = [refuses("ResourceNotFoundException", "Requested resource not found")]
+    with pytest.raises(Unavailable, match="there is no table pools in eu-west-1"):
+        await table.query(None)
+    assert len(server.seen) == 1
+
+
+async def test_nobody_at_the_address_is_told_in_plain_words() -> None:
+    table = Table("pools", "eu-west-1", f"http://127.0.0.1:{free_port()}", 1.0, Counters())
+    with pytest.raises(Unavailable, match=r"cannot be reached: Connection refused$"):
+        await table.query(None)
+    await table.close()
+
+
+async def test_a_condition_that_does_not_hold_is_no_trouble(table: Table, server: Server) -> None:
+    server.answers = [refuses("ConditionalCheckFailedException", "The conditional request failed")]
+    with pytest.raises(ConditionFailed):
+        await put(table)
+
+
+# ---- answers
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        gives(200, json.dumps(EMPTY).encode()[:-5]),
+        gives(200, {"message": "x"}),
+        gives(200, b""),
+        gives(200, EMPTY, x_amz_crc32="1"),
+    ],
+)
+async def test_no_answer_that_is_broken_is_an_empty_page(table: Table, server: Server, answer: Answer) -> None:
+    server.answers = [answer] * 3
+    with pytest.raises(Unavailable):
+        await table.query(None)
+
+
+async def test_an_answer_without_a_date_is_of_no_use(table: Table, server: Server) -> None:
+    server.answers = [gives(200, EMPTY, Date="")]
+    with pytest.raises(Unavailable, match="no Date"):
+        await table.query(None)
+
+
+async def test_reads_and_writes_are_counted_in_units(table: Table, server: Server, counters: Counters) -> None:
+    await table.query(None)
+    server.answers = [gives(200, {"ConsumedCapacity": {"TableName": "pools", "CapacityUnits": 2.0}})]
+    await put(table)
+    assert [dict(tally.values()) for tally in (counters.dynamodb_read_units, counters.dynamodb_write_units)] == [
+        {(): 0.5},
+        {(): 2.0},
+    ]
+
+
+# ---- time
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+async def test_a_wall_clock_that_is_an_hour_off_costs_one_refusal(table: Table, server: Server, ahead: float) -> None:
+    server.ahead = ahead
+    server.answers = [wants_true_time] * 4
+    await table.query(None)
+    await put(table)
+    assert [operation for operation, _ in server.seen] == ["Query", "Query", "PutItem"]
+    assert abs(table.clock.at(time.monotonic()) - (time.time() + ahead)) < 1.1
+
+
+async def test_a_table_whose_clock_is_set_is_asked_again_by_its_new_time(table: Table, server: Server) -> None:
+    await table.query(None)
+    server.ahead = 3600.0
+    server.answers = [wants_true_time] * 2
+    await table.query(None)
+    assert len(server.seen) == 3
+
+
+async def test_a_signature_that_is_wrong_for_another_reason_is_not_tried_again(table: Table, server: Server) -> None:
+    await table.query(None)
+    server.answers = [refuses("InvalidSignatureException", "does not match")]
+    with pytest.raises(Unavailable, match="does not accept the credentials"):
+        await table.query(None)
+    assert len(server.seen) == 2
+
+
+# ---- credentials
+
+
+async def test_refused_credentials_are_looked_for_again(
+    table: Table, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await table.query(None)
+    server.answers = [refuses("ExpiredTokenException", "The security token included in the request is expired")]
+    with pytest.raises(Unavailable, match="have expired"):
+        await table.query(None)
+    await table.query(None)
+    assert "Credential=dummy-key-id/" in server.seen[-1][1]["authorization"]
+
+
+async def test_credentials_that_end_are_renewed_by_the_clock_of_the_table(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """An hour ahead, this wall clock would take all of them for ended, and none would ever be used."""
+    server.ahead = -3600.0
+    given: list[str] = []
+
+    async def container(request: aiohttp.web.Request) -> aiohttp.web.Response:
+        ends = datetime.datetime.fromtimestamp(time.time() - 3600 + 1800, datetime.UTC)
+        given.append(f"key-{len(given)}")
+        who = {
+            "AccessKeyId": given[-1],
+            "SecretAccessKey": "s",
+            "Token": "t",
+            "Expiration": f"{ends:%Y-%m-%dT%H:%M:%SZ}",
+        }
+        return aiohttp.web.json_response(who)
+
+    app = aiohttp.web.Application()
+    app.router.add_get("/who", container)
+    runner = aiohttp.web.AppRunner(app)
+    await runner.setup()
+    port = free_port()
+    await aiohttp.web.TCPSite(runner, "127.0.0.1", port).start()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{port}/who")
+    table = Table("pools", "eu-west-1", server.url, 2.0, Counters())
+    server.answers = [wants_true_time] * 4
+    try:
+        for _ in range(3):
+            await table.query(None)
+    finally:
+        await table.close()
+        await runner.cleanup()
+    assert given == ["key-0"]
+    assert "Credential=key-0/" in server.seen[-1][1]["authorization"]
+    assert server.seen[-1][1]["x-amz-security-token"] == "t"
+
+
+def test_without_a_region_or_with_a_profile_that_is_not_there_nothing_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    with pytest.raises(Misconfigured, match="--dynamodb-region"):
+        Table("pools", None, None, 1.0, Counters())
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(Misconfigured, match="nobody"):
+        Table("pools", None, None, 1.0, Counters())
+
+
+async def test_the_usual_address_is_found_and_named_without_being_asked() -> None:
+    table = Table("pools", "eu-west-1", None, 1.0, Counters())
+    assert str(table) == "table pools in eu-west-1"
+    assert (await table._access.endpoint()).url == "https://dynamodb.eu-west-1.amazonaws.com"
+    await table.close()
+
+
+async def test_no_password_of_an_address_is_shown() -> None:
+    table = Table("pools", "eu-west-1", "http://user:hunter2@127.0.0.1:1", 0.5, Counters())
+    with pytest.raises(Unavailable) as error:
+        await table.query(None)
+    assert "hunter2" not in f"{table} {error.value.detail} {table.endpoint}"
+    await table.close()
