@@ -483,7 +483,7 @@ async def test_outside_its_block_following_says_so(service: FakeService) -> None
             with pytest.raises(RuntimeError, match="begins with its block"):
                 use()
         async with pools:
-            with pytest.raises(RuntimeError, match="entered once"):
+            with pytest.raises(RuntimeError, match="entered before"):
                 await pools.__aenter__()
 
 

@@ -125,7 +125,7 @@ async def test_renewed_files_are_used_by_a_client_that_lives_on(
             with pytest.raises(NoAnswer):
                 await other.list()
             copy(new[0], files["cert"])
-            await one._connections.close()  # the next request needs a new connection
+            one._connections.renew()  # the next request needs a new connection
             assert (await one.list()).complete
             copy(new[1], files["key"])
             copy(theirs.certificate, files["ca"])

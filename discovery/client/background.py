@@ -28,7 +28,7 @@ class Closed(RuntimeError):
 
 
 class Background:
-    """The loop on which one object lives, and what is entered there; ``whole`` is left last.
+    """The loop on which one object lives, and what is entered there; ``whole`` is entered first and left last.
 
     May be called by any thread but its own. A call that is interrupted, as by Ctrl-C, cancels its coroutine and waits
     until that has undone what it began.
@@ -94,6 +94,7 @@ class _LoopThread:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._over = False
+        self._entering = self.loop.create_task(self._whole.__aenter__())  # before all that the loop is told
         self._thread = threading.Thread(target=self._turn, name="discovery client", daemon=True)
         self._thread.start()
         _running.add(self)

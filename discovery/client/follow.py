@@ -12,6 +12,7 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from discovery.client.answers import all_of
+from discovery.client.blocks import Blocks, not_twice
 from discovery.client.channel import SILENCE_SECS, Channel
 from discovery.client.kept import DOUBT_SECS, KeptList
 from discovery.client.looks import QUIET_SECS, Looks
@@ -51,8 +52,10 @@ class Pools:
         patience_secs: float,
         quiet_secs: float = QUIET_SECS,
         silence_secs: float = SILENCE_SECS,
+        blocks: Blocks | None = None,
     ) -> None:
         self.trouble: str | None = None
+        self._blocks = blocks
         self._reach = reach
         self._patience_secs = patience_secs
         self._kept = KeptList(max(DOUBT_SECS, 3 * quiet_secs))
@@ -102,8 +105,9 @@ class Pools:
         return self._channel.ways.step.value
 
     async def __aenter__(self) -> Self:
-        if self._loop is not None:
-            raise RuntimeError("a block of client.follow() is entered once: call follow() again for another")
+        not_twice(self._loop)
+        if self._blocks is not None:
+            self._blocks.enter(self._end)
         self._loop = asyncio.get_running_loop()
         self._first = self._loop.create_future()
         self._give_up_at = self._loop.time() + self._patience_secs
@@ -114,13 +118,13 @@ class Pools:
         try:
             await self._first
         except BaseException:
-            await self._close()
+            await self._end()
             raise
         self._entered_version = self._version
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
+        await self._end()
 
     async def __aiter__(self) -> AsyncIterator[Snapshot]:
         seen = self._entered_version
@@ -161,15 +165,20 @@ class Pools:
         if task := task or _running_task():
             self._looked[task] = self._version
 
-    async def _close(self) -> None:
+    async def _end(self) -> None:
+        """Leave the block; whoever waits for a change is told."""
         self._closed = True
         self._wake()
         self._disarm()
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._reach.close()
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            await self._reach.close()
+            if self._blocks is not None:
+                self._blocks.leave(self._end)
 
     # ---- what the two tasks tell
 

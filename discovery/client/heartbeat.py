@@ -14,6 +14,7 @@ import msgspec
 
 from discovery.backoff import Backoff
 from discovery.client.answers import NoAnswer, one_line
+from discovery.client.blocks import Blocks, not_twice
 from discovery.client.reach import Reach
 from discovery.client.service import Request, path_of, target
 from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
@@ -41,7 +42,10 @@ class Heartbeat:
     unless ``keep_on_exit`` leaves it to its other relays. It never deregisters another ``instance_id`` than its own.
     """
 
-    def __init__(self, reach: Reach, registration: Registration, *, keep_on_exit: bool = False) -> None:
+    def __init__(
+        self, reach: Reach, registration: Registration, *, keep_on_exit: bool = False, blocks: Blocks | None = None
+    ) -> None:
+        self._blocks = blocks
         self.registration = registration
         self.accepted: Accepted | None = None
         self.trouble: DiscoveryError | None = None
@@ -58,6 +62,9 @@ class Heartbeat:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        not_twice(self._task)
+        if self._blocks is not None:
+            self._blocks.enter(self._end, registers=self.registration.key)
         self._settled = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._beat(), name=f"heartbeat of {self.registration.key}")
         try:
@@ -80,6 +87,8 @@ class Heartbeat:
 
     def update(self, registration: Registration) -> None:
         """Say something else of the same pool from now on, beginning at once."""
+        if self._ending:
+            raise RuntimeError("the block of this registration has ended")
         if registration.key != self.registration.key:
             raise ValueError(f"{registration.key} is another pool than {self.registration.key}")
         self.registration = registration
@@ -194,7 +203,7 @@ class Heartbeat:
         return max(error.retry_after_secs * random.uniform(1.0, 1.25), self._backoff.next())  # noqa: S311 - spreads clients, hides nothing
 
     async def _end(self) -> None:
-        """No registration from here on; then the pool is deregistered, if it may be registered at all."""
+        """Leave the block: no registration from here on; then the pool is deregistered, if it may be there at all."""
         self._ending = True
         self._hurry.set()
         try:
@@ -203,6 +212,8 @@ class Heartbeat:
                 await self._deregister()
         finally:
             await self._reach.close()
+            if self._blocks is not None:
+                self._blocks.leave(self._end)
 
     async def _end_task(self) -> None:
         task = self._task

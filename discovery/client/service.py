@@ -67,8 +67,10 @@ class Service:
         return {"Authorization": f"Bearer {token}"}
 
 
-def _base_url(url: str) -> str:
+def _base_url(url: object) -> str:
     advice = "write it like http://127.0.0.1:8080"
+    if not isinstance(url, str):
+        raise TypeError(f"a URL of the service is a text, not {type(url).__name__}: {advice}")
     try:
         parts = urlsplit(url)
         port = parts.port

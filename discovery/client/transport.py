@@ -122,6 +122,7 @@ class Connections:
         self._places = Places(service.urls, address)
         self._kept: dict[Place, _Kept] = {}
         self._retired: list[_Kept] = []
+        self._closed = False
 
     async def request(
         self, request: Request, *, deadline_secs: float, coming: Callable[[], None] = lambda: None
@@ -171,6 +172,7 @@ class Connections:
 
     async def close(self) -> None:
         """End every connection."""
+        self._closed = True
         self.renew()
         retired, self._retired = self._retired, []
         await self._places.close()
@@ -221,6 +223,8 @@ class Connections:
         self, progress: Progress, request: Request, deadline_secs: float, coming: Callable[[], None]
     ) -> Answer:
         place = progress.place
+        if self._closed:
+            raise RuntimeError("the client was closed while it was in use")
         limits = aiohttp.ClientTimeout(total=deadline_secs, sock_connect=min(CONNECT_SECS, deadline_secs))
         kept = self._kept.get(place) or self._kept.setdefault(place, _Kept(place))
         async with kept.use() as session:
@@ -228,6 +232,8 @@ class Connections:
             return await _read(place.name, response, coming)
 
     async def _open(self, progress: Progress, request: Request) -> Stream:
+        if self._closed:
+            raise RuntimeError("the client was closed while it was in use")
         session = _session(progress.place, keep_alive=False)
         try:
             with self._places.waiting_for(progress.place):

@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 from rich.text import Text
 
-from discovery.client import Client, NoAnswer, Pools, Snapshot
+from discovery.client import Client, Filters, NoAnswer, Pools, Snapshot
 from discovery.errors import Rejected, Unavailable
 from discovery.logs import one_line
 from discovery.model import Capacity, Listing
@@ -49,8 +49,14 @@ def _say(text: str) -> None:
     print(one_line(f"discovery: {text}"), file=sys.stderr)
 
 
-def _filters(settings: PoolsSettings) -> dict[str, tuple[str, ...]]:
-    return {name: getattr(settings, name) for name in ("model", "cluster_id", "namespace", "capability", "region")}
+def _filters(settings: PoolsSettings) -> Filters:
+    return Filters(
+        model=settings.model,
+        cluster_id=settings.cluster_id,
+        namespace=settings.namespace,
+        capability=settings.capability,
+        region=settings.region,
+    )
 
 
 # ---- once
