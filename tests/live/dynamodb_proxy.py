@@ -106,6 +106,15 @@ def fails(status: int = 500, code: str = "InternalServerError", message: str = "
     return meet
 
 
+def answers(status: int, content: object) -> Fault:
+    """Not done, and this JSON in its place."""
+
+    async def meet(asked: Asked, proceed: Proceed) -> Answer | None:
+        return _json(status, content)
+
+    return meet
+
+
 def throttles(code: str = "ProvisionedThroughputExceededException") -> Fault:
     """Not done, since there was too much of it."""
     return fails(400, code, "The level of configured provisioned throughput for the table was exceeded.")

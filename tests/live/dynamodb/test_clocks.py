@@ -96,7 +96,7 @@ def test_a_pool_that_was_renewed_last_by_a_wrong_clock_is_first_seen_alive(
     for row in table.scan():
         ends = int(row["lease_ends_ms"]["N"]) / 1000
         assert abs(ends - time.time() - lease) < 10, f"{pool_name(json.loads(row['registration']['S']))} ends {ends}"
-    for name, clock in (("c", None), ("d", BEHIND), ("e", AHEAD)):
+    for name, clock in (("c", None), ("d", BEHIND)):
         started = make_replica(name, clock=clock, lease=lease, heartbeat=10).launch()
         assert first_list(started).names == ["c1/n1/by-a-clock-ahead", "c1/n1/by-a-clock-behind"]
         started.kill()

@@ -41,10 +41,12 @@ class Outage(NamedTuple):
 class Observed:
     """Two replicas under traffic, each with its own way to the table."""
 
-    def __init__(self, replicas: list[TableReplica], proxies: list[DynamoDBProxy], traffic: Traffic) -> None:
+    def __init__(
+        self, replicas: list[TableReplica], proxies: list[DynamoDBProxy], traffic: Traffic, heartbeat: float
+    ) -> None:
         self.replicas = replicas
         self.proxies = proxies
-        self.relays = many(traffic, replicas, POOLS)
+        self.relays = many(traffic, replicas, POOLS, interval=heartbeat)
         await_listed(replicas, POOLS)
         self.pollers = [Poller(traffic, [replica]) for replica in replicas]
         self.streams = [Subscriber(traffic, [replica]) for replica in replicas]
@@ -71,14 +73,18 @@ class Observed:
 
     def await_back(self, outage: Outage) -> None:
         """Registrations are taken and travel, and soon."""
-        for replica in self.replicas:
-            taken = lambda r=replica: all(beat.status == 200 for beat in _newest(self.relays, r))  # noqa: E731
-            await_sign(taken, outage.back + BACK_SECS + BUSY_SECS - time.monotonic(), f"{replica.name} takes all")
+        taken = lambda: all(relay.beats[-1].status == 200 for relay in self.relays)  # noqa: E731
+        await_sign(taken, outage.back + BACK_SECS + BUSY_SECS - time.monotonic(), "every relay was answered 200")
         first, second = self.replicas
         first.register("c9/n1/news")
+        second.register("c9/n1/more-news")
         within = outage.back + BACK_SECS + BUSY_SECS - time.monotonic()
-        await_listed((first, second), [*POOLS, "c9/n1/news"], within)
-        first.delete("c9/n1/news")
+        await_listed((first, second), [*POOLS, "c9/n1/news", "c9/n1/more-news"], within)
+        for replica in self.replicas:
+            within = outage.back + BACK_SECS + BUSY_SECS - time.monotonic()
+            await_sign(lambda r=replica: r.pools().complete, within, f"{replica.name} is sure again")
+        for name in ("c9/n1/news", "c9/n1/more-news"):
+            assert first.delete(name).status == 204
 
     def judge(self, *outages: Outage) -> None:
         """The verdict on all that was written down."""
@@ -108,43 +114,49 @@ class Observed:
         assert all(beat.status in (200, 503) for beat in beats)
 
 
-def _newest(relays: list[Relay], replica: TableReplica) -> list[object]:
-    """The newest heartbeat that each relay sent to that replica."""
-    return [next(beat for beat in reversed(relay.beats) if beat.replica == replica.name) for relay in relays]
+ObserveTwo = Callable[[float, float], Observed]
 
 
 @pytest.fixture
-def observed(start_replicas: StartReplicas, make_proxy: MakeProxy, traffic: Traffic) -> Observed:
-    """Two replicas at work, each with a proxy of its own."""
-    proxies = [make_proxy(), make_proxy()]
-    own = {name: {"through": proxy} for name, proxy in zip("ab", proxies, strict=True)}
-    return Observed(start_replicas(lease=LEASE, own=own), proxies, traffic)
+def observe_two(start_replicas: StartReplicas, make_proxy: MakeProxy, traffic: Traffic) -> ObserveTwo:
+    """Two replicas at work with this lease and heartbeat, each with a proxy of its own."""
+
+    def observe(lease: float, heartbeat: float) -> Observed:
+        proxies = [make_proxy(), make_proxy()]
+        own = {name: {"through": proxy} for name, proxy in zip("ab", proxies, strict=True)}
+        replicas = start_replicas(lease=lease, heartbeat=heartbeat, own=own)
+        return Observed(replicas, proxies, traffic, heartbeat)
+
+    return observe
 
 
 def test_while_the_table_is_away_lists_stay_and_everything_is_back_at_once(
-    observed: Observed, make_replica: MakeReplica, traffic: Traffic
+    observe_two: ObserveTwo, make_replica: MakeReplica, traffic: Traffic
 ) -> None:
-    _through(observed, "refused", 10, make_replica, traffic)
+    # The lease is longer than what everything has to be back, so that nothing can wait for its end.
+    _through(observe_two(6.0, 1.5), "refused", 10, make_replica, traffic)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("how", HOW)
 def test_a_minute_without_the_table_costs_no_pool_its_place(
-    observed: Observed, make_replica: MakeReplica, traffic: Traffic, how: str
+    observe_two: ObserveTwo, make_replica: MakeReplica, traffic: Traffic, how: str
 ) -> None:
-    _through(observed, how, 60, make_replica, traffic)
+    _through(observe_two(15.0, 5.0), how, 60, make_replica, traffic)
 
 
 def _through(observed: Observed, how: str, secs: float, make_replica: MakeReplica, traffic: Traffic) -> None:
     # They find ends of leases that are long over, and relays that have not called again yet.
-    newcomers = [make_replica(name, lease=LEASE, through=observed.proxies[0]) for name in "cd"]
+    lease, heartbeat = observed.replicas[0].lease, observed.replicas[0].heartbeat
+    settings = {"lease": lease, "heartbeat": heartbeat, "through": observed.proxies[0]}
+    newcomers = [make_replica(name, **settings) for name in "cd"]
     outage = observed.outage(how, secs, before_the_end=newcomers[0].launch)
     newcomers[1].launch()
     watching = [Poller(traffic, [replica], every=0.01) for replica in newcomers]
     observed.await_back(outage)
     for replica in newcomers:
         first_list(replica)
-    await_agreed([*observed.replicas, *newcomers], LEASE + 3)
+    await_agreed([*observed.replicas, *newcomers], lease + 3)
     for poller in watching:
         complete = [poll for poll in poller.stop() if poll.complete]
         assert complete

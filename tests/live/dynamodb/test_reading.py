@@ -17,6 +17,7 @@ from tests.live.dynamodb_proxy import (
     Asked,
     DynamoDBProxy,
     Fault,
+    answers,
     denies,
     fails,
     late,
@@ -48,7 +49,7 @@ def test_f45_a_thousand_pools_of_more_than_a_megabyte_stay_though_the_second_pag
 ) -> None:
     # Moto takes half a second for this read, and longer where the machine is busy.
     patient = ("--store-timeout-ms", "10000")
-    _many_pools(table, 1000, 1100, 30.0, start_replicas, make_replica, make_proxy, traffic, hold_secs=3, flags=patient)
+    _many_pools(table, 1000, 1100, 30.0, start_replicas, make_replica, make_proxy, traffic, hold_secs=2, flags=patient)
 
 
 @pytest.mark.soak
@@ -118,13 +119,17 @@ def test_small_and_empty_pages_are_read_to_the_end_one_reader_at_a_time(
     assert a.pools().names == b.pools().names == names
     begun = time.monotonic()
     delays = []
-    for number in range(3):
+    for number in range(6):
+        # Then the next read that nobody asks for is half a second away.
+        await_sign(
+            lambda: time.monotonic() - proxies[0].seen("Query")[-1].at > 0.35, 5, "a while after a read", every=0.01
+        )
         sent = a.register(f"c2/n1/p{number}")
         assert a.lists(f"c2/n1/p{number}")
         await_sign(lambda number=number: b.lists(f"c2/n1/p{number}"), 5, "on b")
         delays.append(time.monotonic() - sent)
     assert median(delays) < 1.5, delays
-    await_sign(lambda: time.monotonic() > begun + 4, 6, "four reads", every=0.1)
+    await_sign(lambda: time.monotonic() > begun + 3, 4, "some reads", every=0.1)
     await_agreed((a, b))
     for proxy in proxies:
         asked = [each for each in proxy.asked if each.answered is not None]
@@ -136,8 +141,13 @@ def test_small_and_empty_pages_are_read_to_the_end_one_reader_at_a_time(
         gaps = [after - before for before, after in itertools.pairwise(since)]
         assert max(gaps) < 2.0, gaps
         writes = sum(each.operation == "PutItem" for each in asked)
-        # Each write starts a read of its own; the others keep to the second.
+        # Each write starts a read; the others keep to the second.
         assert len(since) <= writes + (time.monotonic() - begun) / 0.7 + 1
+    reads = [each.at for each in proxies[0].seen("Query") if not each.continues]
+    written = [each.answered for each in proxies[0].seen("PutItem") if each.answered is not None]
+    soon = sorted(min(read for read in reads if read > moment - 0.05) - moment for moment in written)
+    # A busy machine delays one of them; what waits for its second does so nearly always.
+    assert soon[-2] < 0.4, f"a write starts a read at once: {soon}"
     # The jitter keeps replicas that were started together from reading together.
     lonely = [each.at for each in proxies[1].seen("Query", begun) if not each.continues]
     gaps = [after - before for before, after in itertools.pairwise(lonely)]
@@ -155,6 +165,7 @@ FAILING: dict[str, Callable[[], Fault]] = {
     "silent": lambda: silent(),
     "late": lambda: late(4.0),
     "no table": lambda: fails(400, "ResourceNotFoundException", "Requested resource not found"),
+    "another answer": lambda: answers(200, {"message": "hello"}),
     "not JSON": lambda: fails(502, "Bad", "gateway"),
 }
 
@@ -179,7 +190,7 @@ def test_no_answer_to_a_query_ever_empties_a_list(
             _await_reads(proxy, 2, None, f"two attempts under {what}")
             proxy.heal()
         for proxy in proxies:
-            _await_reads(proxy, 2, 200, f"two reads after {both}")
+            _await_reads(proxy, 1, 200, f"a read after {both}")
     await_agreed((a, b), LEASE + 4)
     for poller, stream in zip(pollers, streams, strict=True):
         polls = poller.stop()

@@ -17,7 +17,7 @@ import pytest
 from tests.live import verdict
 from tests.live.dynamodb import items
 from tests.live.dynamodb.conftest import MakeReplica, StartReplicas
-from tests.live.dynamodb.replicas import await_agreed, await_listed, first_list
+from tests.live.dynamodb.replicas import TableReplica, await_agreed, await_listed, first_list
 from tests.live.dynamodb_server import CREDENTIALS, REGION, DynamoDBServer, Table
 from tests.live.relay import Relay
 from tests.live.replica import pool
@@ -63,8 +63,6 @@ def test_what_one_replica_is_told_the_other_lists_within_a_second_and_a_half(
         await_sign(lambda name=name: b.lists(name), 5, f"{name} on b")
         came.append(time.monotonic() - sent)
     await_agreed((a, b))
-    assert b.request("DELETE", f"/pools/{names[0]}?instance_id=another").status == 204
-    assert a.request("DELETE", f"/pools/{names[0]}?instance_id=i1").status == 204
     for name in names[:2]:
         sent = time.monotonic()
         assert a.delete(name).status == 204
@@ -79,20 +77,18 @@ def test_what_one_replica_is_told_the_other_lists_within_a_second_and_a_half(
     await_sign(lambda: stream.agrees_with(b.pools().json), 2, "the stream agrees with GET")
     told = [event.name for name in names for event in stream.told_of(name)]
     assert (told, stream.faults) == (["put", "delete", "put", "delete", "put"], [])
+    _only_the_named_instance_is_deregistered(a, b, names[2])
 
 
-def test_only_the_named_instance_is_deregistered(start_replicas: StartReplicas) -> None:
-    a, b = start_replicas(lease=20, heartbeat=5)
-    a.register(instance_id="old")
-    await_listed((b,), ["c1/n1/p1"])
-    a.register(instance_id="new")
-    # The replica that is asked may have read the old registration last.
-    assert b.request("DELETE", "/pools/c1/n1/p1?instance_id=old").status == 204
-    hold_for(1.5, lambda: a.lists("c1/n1/p1") and b.lists("c1/n1/p1"), "the new instance stays")
-    assert b.pools().pools["c1/n1/p1"]["instance_id"] == "new"
-    assert b.request("DELETE", "/pools/c1/n1/p1?instance_id=new").status == 204
+def _only_the_named_instance_is_deregistered(a: TableReplica, b: TableReplica, name: str) -> None:
+    a.register(name, instance_id="i2")
+    # What b has read last is the registration of before.
+    assert b.request("DELETE", f"/pools/{name}?instance_id=i1").status == 204
+    hold_for(1.5, lambda: a.lists(name) and b.lists(name), "the new instance stays")
+    assert b.pools().pools[name]["instance_id"] == "i2"
+    assert b.request("DELETE", f"/pools/{name}?instance_id=i2").status == 204
     for replica in (b, a):
-        await_sign(lambda r=replica: not r.lists("c1/n1/p1"), 3, f"it has left {replica.name}")
+        await_sign(lambda r=replica: not r.lists(name), 3, f"it has left {replica.name}")
 
 
 def test_f44_a_dead_pool_leaves_after_its_lease_though_nobody_sweeps(
@@ -120,9 +116,11 @@ def test_f44_a_dead_pool_leaves_after_its_lease_though_nobody_sweeps(
     assert set(stored) == {f"c1#n1#{name}" for name in ("ancient", "silent", "staying")}, "nothing was swept"
 
     c = make_replica("c", lease=LEASE).launch()
+    # Leases that ended a moment ago may be those of an outage: it waits for a lease before it is sure.
     assert first_list(c).names == [staying.name]
-    assert c.pools().complete
-    assert b.register("c1/n1/ancient") > 0
+    await_sign(lambda: c.pools().complete, LEASE + 2, "c is complete")
+    assert c.pools().names == [staying.name]
+    b.register("c1/n1/ancient")
     await_listed((a, b, c), ["c1/n1/ancient"], 3)
     await_agreed((a, b, c))
     for poller in pollers:
@@ -133,8 +131,10 @@ def test_f44_a_dead_pool_leaves_after_its_lease_though_nobody_sweeps(
     assert all(stream.faults == [] and len(stream.told_of("c1/n1/silent")) == 1 for stream in streams)
 
 
-def test_an_item_can_be_read_by_people(table: Table, start_replicas: StartReplicas) -> None:
-    (a,) = start_replicas("a", lease=15, heartbeat=5)
+def test_an_item_can_be_read_by_people_and_what_makes_none_is_refused_for_good(
+    table: Table, start_replicas: StartReplicas
+) -> None:
+    (a,) = start_replicas("a", lease=15, heartbeat=5, flags=("--max-body-bytes", "1000000"))
     a.register("us#east/100%/llama", model="m", capabilities=["tools", "chat"], metadata={"team": "search"})
     (stored,) = table.scan()
     assert (stored["pk"], stored["sk"]) == ({"S": "POOL"}, {"S": "us%23east#100%25#llama"})
@@ -151,10 +151,11 @@ def test_an_item_can_be_read_by_people(table: Table, start_replicas: StartReplic
     assert renewed["registration"] == stored["registration"]
     assert int(renewed["lease_ends_ms"]["N"]) >= int(stored["lease_ends_ms"]["N"])
     assert a.lists("us#east/100%/llama")
+    assert a.delete("us#east/100%/llama").status == 204
+    _what_can_never_be_stored_is_refused_for_good(a)
 
 
-def test_what_can_never_be_stored_is_refused_for_good(table: Table, start_replicas: StartReplicas) -> None:
-    (a,) = start_replicas("a", lease=20, heartbeat=5, flags=("--max-body-bytes", "1000000"))
+def _what_can_never_be_stored_is_refused_for_good(a: TableReplica) -> None:
     # Two bytes for each letter: the key has 1,024 bytes, then one more.
     parts = ["ü" * 253, "ü" * 253]
     longest = "/".join([*parts, "x" * (1024 - 2 - 2 * 2 * 253)])
