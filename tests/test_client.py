@@ -973,7 +973,7 @@ async def test_a_senseless_interval_never_lets_the_lease_end(
 
 
 async def test_a_server_that_accepts_connections_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("discovery.client.heartbeat.POST_SECS", 0.2)
+    monkeypatch.setattr("discovery.client.heartbeat.POST_SECS", 1.0)
     async with FakeService() as alive:
         with socket.create_server(("127.0.0.1", 0)) as mute:
             urls = [f"http://127.0.0.1:{mute.getsockname()[1]}", alive.url]

@@ -279,6 +279,41 @@ def test_an_answer_from_before_an_event_is_not_taken(loop: VirtualTimeLoop) -> N
     follow(loop, course)
 
 
+def test_a_stream_that_is_a_moment_later_than_a_look_is_kept(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        for name in "cdefg":
+            await asyncio.sleep(3)
+            looked = len(service.asked_for("look"))
+            service.names[name] = "m"
+            while len(service.asked_for("look")) == looked:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            service.streams[0].send(frame("put", listing(name), service.token))
+            await asyncio.sleep(0.01)
+            assert name in shown(pools)
+        assert len(service.streams) == 1
+
+    follow(loop, course)
+
+
+def test_an_answer_that_was_overtaken_by_a_later_one_is_not_taken(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        await asyncio.sleep(3)
+        looked = len(service.asked_for("look"))
+        service.plain_takes_secs = 1.5
+        service.names["ghost"] = "m"
+        while len(service.asked_for("look")) == looked:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        del service.names["ghost"]
+        service.plain_takes_secs = 0.0
+        for _ in range(300):
+            await asyncio.sleep(0.01)
+            assert shown(pools) == ["a", "b"]
+
+    follow(loop, course, stream_failure=no_stream(), strips_prefer=True)
+
+
 def test_a_replica_that_lacks_pools_changes_nothing_while_others_tell_otherwise(loop: VirtualTimeLoop) -> None:
     async def course(service: Model, pools: Pools) -> None:
         await asyncio.sleep(3)

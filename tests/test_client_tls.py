@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,17 @@ async def test_who_is_not_trusted_and_why(ours: Authority, theirs: Authority) ->
         unknown = f"{said}unable to get local issuer certificate{advice}"
         assert await fault(url, ca_path=theirs.certificate) == unknown
         assert await fault(url) == unknown
+
+
+async def test_each_address_of_a_name_is_held_to_that_name(ours: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(*_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{number}", 0)) for number in (2, 1, 3)]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found, raising=False)
+    with served(Lists(), certificates=certificates(ours.sign("named", "DNS:discovery.test"))) as server:
+        assert await listed(f"https://discovery.test:{server.port}", ca_path=ours.certificate)
+        mismatch = "certificate is not valid for 'another.test'"
+        assert mismatch in await fault(f"https://another.test:{server.port}", ca_path=ours.certificate)
 
 
 async def test_http_and_https_taken_for_each_other(ours: Authority) -> None:

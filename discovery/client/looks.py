@@ -9,7 +9,8 @@ The next look comes 0.9 to 1.25 s after the last confirmation or failure, drawn 
 is not answered in four times the usual time has another beside it, on a new connection, since the one before may be
 dead without anybody knowing; further ones follow a second apart, and at most three are under way. That also bounds what
 a thousand clients ask of a service in an outage: each about once a second, unless it asked for more time by
-``Retry-After``. A 304 costs the service some 20 microseconds. ``follow`` has a knob for very many clients.
+``Retry-After``. A 304 takes some 45 microseconds of the service's processor, a thousand idle followers 4 % of a core.
+``follow`` has a knob for those who have very many.
 """
 
 import asyncio
@@ -198,7 +199,6 @@ class Looks:
         another = await self._opinion()
         if another.given is None and given.etag is not None:
             self._lacking[given.etag] = _now() + LACKING_SECS
-            self._kept.trust(_now())
         return another
 
     def _is_old(self, opinion: _Opinion) -> bool:
