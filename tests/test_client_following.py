@@ -279,6 +279,46 @@ def test_an_answer_from_before_an_event_is_not_taken(loop: VirtualTimeLoop) -> N
     follow(loop, course)
 
 
+@pytest.mark.parametrize("name", ["", 'a"b', "a, b", "\u00e9", "a\tb", "x" * 300])
+def test_a_name_that_cannot_be_sent_back_is_none(loop: VirtualTimeLoop, name: str) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.streams[0].send(frame("put", listing("a", model="m2"), name))
+        await asyncio.sleep(0.1)
+        assert pools.snapshot.etag is None
+        assert pools.snapshot.pools_for("m2")
+        service.streams[0].cut()
+        await asyncio.sleep(CURRENT_SECS)
+        assert (pools.snapshot.etag, pools.trouble) == (service.token, None)
+        sent = {value for _, _, headers in service.asked for value in headers.values()}
+        assert sent <= {service.token, f'W/"{service.token}"'}
+
+    follow(loop, course)
+
+
+def test_an_error_that_nobody_foresaw_costs_one_attempt(
+    loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.plain_failure = service.stream_failure = ZeroDivisionError("of a library")  # type: ignore[assignment]
+        service.streams[0].cut()
+        await asyncio.sleep(20)
+        assert pools.trouble == "asking for the pools failed: of a library"
+        service.plain_failure, service.stream_failure = None, no_stream()
+        await asyncio.sleep(10)
+        assert (pools.trouble, pools.step) == (None, "long poll")
+        service.plain_failure = ZeroDivisionError("of a library")  # type: ignore[assignment]
+        service.put("c")
+        await asyncio.sleep(20)
+        service.plain_failure = service.stream_failure = None
+        await asyncio.sleep(CURRENT_SECS)
+        assert shown(pools) == ["a", "b", "c"]
+        await asyncio.sleep(300)
+        assert pools.step == "stream"
+        assert "not foreseen" in caplog.text
+
+    follow(loop, course)
+
+
 def test_a_stream_that_is_a_moment_later_than_a_look_is_kept(loop: VirtualTimeLoop) -> None:
     async def course(service: Model, pools: Pools) -> None:
         for name in "cdefg":
@@ -448,6 +488,21 @@ def test_a_service_that_asks_for_more_time_is_given_it(loop: VirtualTimeLoop) ->
         assert len(service.asked) - asked <= 12
 
     follow(loop, course)
+
+
+def test_who_asks_seldom_is_current_as_soon_after_an_outage(loop: VirtualTimeLoop) -> None:
+    async def run() -> None:
+        service = Model()
+        async with Pools(service, (), patience_secs=10, quiet_secs=60.0) as pools:
+            service.plain_failure = service.stream_failure = REFUSED
+            service.streams[0].cut()
+            await asyncio.sleep(100)
+            service.names["c"] = "m"
+            service.plain_failure = service.stream_failure = None
+            await asyncio.sleep(CURRENT_SECS)
+            assert shown(pools) == ["c"]
+
+    loop.run(run())
 
 
 def test_a_quiet_service_is_looked_at_as_often_as_was_asked_for(loop: VirtualTimeLoop) -> None:

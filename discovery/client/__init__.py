@@ -133,12 +133,12 @@ class Client:
         """The pools, kept current within ``async with``; see ``Pools``.
 
         Entering waits for the first list, for ``patience_secs``. When the service has said nothing for ``quiet_secs``
-        (a positive number), a small request asks whether the list is still so, whatever streams seem to say: no change
+        (0.1 at least), a small request asks whether the list is still so, whatever streams seem to say: no change
         stays unknown for much longer than that, however connections fail. Thousands of followers may ask more seldom.
         """
         query = _query(model=model, cluster_id=cluster_id, namespace=namespace, capability=capability, region=region)
-        if not (0 <= patience_secs < float("inf") and 0 < quiet_secs < float("inf")):
-            raise ValueError("patience_secs must be a number from zero on, and quiet_secs one above zero")
+        if not (0 <= patience_secs < float("inf") and 0.1 <= quiet_secs < float("inf")):
+            raise ValueError("patience_secs must be a number from zero on, and quiet_secs one from 0.1 on")
         return Pools(self._connect(), query, patience_secs=patience_secs, quiet_secs=quiet_secs, blocks=self._blocks)
 
     def register(self, registration: Registration, *, keep_on_exit: bool = False) -> Heartbeat:

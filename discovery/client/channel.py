@@ -192,7 +192,7 @@ class Channel:
         if self._kept.token is None:  # without a name there is nothing to wait for, and looks are enough
             return RETRY_SECS * _spread(), False
         try:
-            rang = await self.looks.ask(asked)
+            rang = await self._ask(asked)
         except DiscoveryError as failure:
             self._step(changed=self.ways.poll_failed(_now() - started))
             self.looks.hurry()
@@ -203,6 +203,15 @@ class Channel:
         lasted = _now() - started
         self._step(changed=self.ways.rang() if rang else self.ways.waited(asked, lasted))
         return max(0.0, BACKOFF_SECS - lasted) * _spread(), False
+
+    async def _ask(self, wait_secs: float) -> bool:
+        try:
+            return await self.looks.ask(wait_secs)
+        except DiscoveryError:
+            raise
+        except Exception as error:  # as with streams
+            logger.exception("waiting for the pools failed in a way that was not foreseen")
+            raise Unavailable(f"waiting for the pools failed: {one_line(str(error))}") from error
 
     # ---- in between
 

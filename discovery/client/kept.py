@@ -7,6 +7,7 @@ known which list of the service that comes to, when it was last confirmed, and w
 from discovery.client.snapshot import CHANGES, WHOLE_LIST, Assembly, Snapshot
 from discovery.client.sse import Event
 
+LONGEST_TOKEN = 200
 DOUBT_SECS = 5.0
 """How long nothing may confirm the list before it no longer claims to be complete.
 
@@ -87,7 +88,7 @@ class KeptList:
         self.mark += 1
         self.confirm(now)  # first, since pools are judged by when they were last shown
         changed = self.assembly.snapshot(given.complete, given.pools, now)
-        self._token, self._between_changes, self._unknown = given.etag, True, False
+        self._token, self._between_changes, self._unknown = _sendable(given.etag), True, False
         self.confirmed_at = now
         return changed
 
@@ -101,5 +102,11 @@ class KeptList:
         elif event.name not in CHANGES:
             self._unknown = True
         if event.id is not None:
-            self._token, self._between_changes = event.id, True
+            self._token, self._between_changes = _sendable(event.id), True
         return changed
+
+
+def _sendable(token: str | None) -> str | None:
+    """A name that may be sent back in a header; whatever else came is none of the service's."""
+    fit = token is not None and 0 < len(token) <= LONGEST_TOKEN and token.isascii() and token.isprintable()
+    return token if fit and not {'"', ","} & set(token or "") else None

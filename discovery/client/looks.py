@@ -14,11 +14,12 @@ a thousand clients ask of a service in an outage: each about once a second, unle
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from discovery.client.answers import NoAnswer
+from discovery.client.answers import NoAnswer, one_line
 from discovery.client.kept import KeptList
 from discovery.client.reach import Reach
 from discovery.client.service import Request
@@ -47,6 +48,9 @@ GRACE_SECS = 0.25
 """How long a stream that seems to be alive has to tell by itself of what a look shows already."""
 LONGEST_TRICKLE_SECS = 10.0
 """How long a list that is coming by a stream, slowly, holds looks back."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class _Opinion(NamedTuple):
@@ -264,12 +268,19 @@ class Looks:
         try:
             await self.ask()
         except DiscoveryError as failure:
-            asked = failure.retry_after_secs if isinstance(failure, Unavailable) else 0
-            self._not_before = _now() + max(self._patience, asked * random.uniform(1.0, 1.25))  # noqa: S311
-            self._heard(failure)
+            self._failed(failure)
+        except Exception as error:  # looks must outlive whatever one answer brings
+            logger.exception("a look at the pools failed in a way that was not foreseen")
+            self._failed(Unavailable(f"asking for the pools failed: {one_line(str(error))}"))
         else:
             self._quiet_from = _now()
             self._heard(None)
+
+    def _failed(self, failure: DiscoveryError) -> None:
+        asked = failure.retry_after_secs if isinstance(failure, Unavailable) else 0
+        asked_secs = asked * random.uniform(1.0, 1.25)  # noqa: S311 - spreads clients, hides nothing
+        self._not_before = _now() + max(min(self._patience, QUIET_SECS), asked_secs)
+        self._heard(failure)
 
     def _draw(self) -> None:
         self._patience = self._quiet_secs * random.uniform(0.75, 1.0)  # noqa: S311 - spreads clients, hides nothing
