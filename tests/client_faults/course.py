@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import aiohttp.connector
@@ -41,6 +42,8 @@ BABBLE = (
     b"event: complete\ndata: true\n\n",
     b"\xff\xfe\x00\n\n",
     HTML,
+    HTML + b"\n",
+    b"event: pu",
     b"event: snapshot\ndata: " + b"[" * 5000 + b"\n\n",
     b"retry: 99999999999999\n\n",
     b"retry: -1\n: comment\n\n",
@@ -210,6 +213,8 @@ class Course:
             "cut": self._cut,
             "cut amid": self._cut_amid,
             "freeze": self._freeze,
+            "stall": self._stall,
+            "slow": self._slow,
             "pause": self._pause,
             "refuse": self._refuse,
             "vanish": self._vanish,
@@ -267,17 +272,51 @@ class Course:
         In the end what is stuck arrives or is lost, or they stay as they are, as where a router forgot them.
         """
         self.faults += 1
-        frozen = list(self._at(which).server.wires)
-        for wire in frozen:
+        self._freeze_wires(list(self._at(which).server.wires), secs, ends)
+
+    def _freeze_wires(self, wires: list[Wire], secs: float, ends: str) -> None:
+        for wire in wires:
             wire.frozen = True
 
         def end() -> None:
-            for wire in frozen:
-                wire.frozen = False
+            for wire in wires:
+                wire.frozen, wire.pieces = False, lambda: (200, 0.002)  # what is stuck does not come all at once
                 wire.flow() if ends == "thaw" else wire.cut()
 
         if ends != "never":
             self._for(secs, end)
+
+    def _stall(self, secs: float, ends: str, changes: list[list[tuple[str, bool]]]) -> None:
+        """Every open connection stands still, while one change follows the other."""
+        self.faults += 1
+        self._freeze_wires(self._wires(), secs, ends)
+        self._in_turn(changes, secs / 4)
+
+    def _slow(self, secs: float, changes: list[list[tuple[str, bool]]]) -> None:
+        """Whole answers take long, streams do not: what is asked before a change may come after it."""
+        self.faults += 1
+        slowed: list[Wire] = []
+
+        def slow(replica: Replica, wire: Wire, target: str, headers: dict[str, str]) -> bool:
+            if not target.startswith("/pools/events"):
+                wire.pieces = lambda: (1 << 20, secs)
+                slowed.append(wire)
+            return False
+
+        def end() -> None:
+            for replica in self.replicas:
+                replica.proxy = None
+            for wire in slowed:
+                wire.pieces = None
+
+        for replica in self.replicas:
+            replica.proxy = slow
+        self._for(4.0, end)
+        self._in_turn(changes, 0.3)
+
+    def _in_turn(self, changes: list[list[tuple[str, bool]]], apart_secs: float) -> None:
+        for number, operations in enumerate(changes, 1):
+            self._for(number * apart_secs, partial(self._change, operations))
 
     def _pause(self, which: int, secs: float) -> None:
         """A replica stands still as a whole: it takes connections, and nothing comes."""
@@ -314,7 +353,7 @@ class Course:
         self._for(secs, lambda: setattr(self.loop, f"resolver_{how}", False))
 
     def _restart(
-        self, which: int, down_secs: float, loading_secs: float, knows: int, operations: list[tuple[str, bool]]
+        self, which: int, down_secs: float, loading_secs: float, knows: int, changes: list[list[tuple[str, bool]]]
     ) -> None:
         """A replica comes back empty or nearly so, and learns pool by pool before it is complete; some change then."""
         self.faults += 1
@@ -323,12 +362,13 @@ class Course:
         replica.server.cut()
 
         def up() -> None:
+            replica.server.cut()  # another fault may have let it be reached meanwhile
             replica.restart(knows)
             replica.server.refuses, replica.ready = False, loading_secs == 0
             self._for(loading_secs, lambda: setattr(replica, "ready", True))
-            self._for(loading_secs + 0.3, lambda: self._change(operations))
-            self._for(loading_secs + 0.5, lambda: replica.learn(2))
-            self._for(loading_secs + 1.0, lambda: replica.learn(len(NAMES)))
+            self._in_turn(changes, loading_secs + 0.3)
+            self._for(3 * loading_secs + 0.5, lambda: replica.learn(2))
+            self._for(6 * loading_secs + 1.0, lambda: replica.learn(len(NAMES)))
 
         self._for(down_secs, up)
 
@@ -353,9 +393,12 @@ class Course:
 
         self._for(secs, end)
 
-    def _babble(self, which: int, what: int) -> None:
+    def _babble(self, what: int, operations: list[tuple[str, bool]]) -> None:
+        """What no replica says appears in every stream, and then a change."""
         self.faults += 1
-        self._at(which).babble(BABBLE[what % len(BABBLE)])
+        for replica in self.replicas:
+            replica.babble(BABBLE[what % len(BABBLE)])
+        self._change(operations)
 
     def _proxy(self, which: int, how: str, what: int, secs: float) -> None:
         """What stands before a replica answers in its place, or spoils its answers."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.client_faults.course import NAMES, Course
+from tests.client_faults.course import BABBLE, NAMES, Course
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -17,6 +17,7 @@ secs = st.sampled_from([0.05, 0.4, 1.0, 3.0, 12.0])
 waits = st.sampled_from([0.0, 0.002, 0.05, 0.4, 1.1, 3.0])
 number = st.integers(0, 29)
 operations = st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), min_size=1, max_size=4)
+changes = st.lists(operations, min_size=1, max_size=4)
 
 
 def step(word: str, *what: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -38,10 +39,12 @@ steps = st.one_of(
     step("refuse", which, secs),
     step("vanish", which, secs),
     step("names", st.sampled_from(["fails", "hangs"]), secs),
-    step("restart", which, secs, st.sampled_from([0.0, 0.7]), st.integers(0, 4), operations),
+    step("restart", which, secs, st.sampled_from([0.0, 0.7, 2.0]), st.integers(0, 4), changes),
+    step("stall", secs, st.sampled_from(["thaw", "cut", "never"]), changes),
+    step("slow", st.sampled_from([0.2, 0.5, 0.9]), changes),
     step("drain", which, secs),
     step("pieces", st.sampled_from([1, 7, 200]), st.sampled_from([0.0, 0.002, 0.02]), secs),
-    step("babble", which, number),
+    step("babble", st.sampled_from(range(len(BABBLE))), operations),
     step("proxy", which, st.sampled_from(proxies), number, secs),
     step("proxy", which, st.sampled_from(proxies), number, secs),
     step("proxy", which, st.sampled_from(proxies), number, secs),
