@@ -121,7 +121,8 @@ class Channel:
         if self.looks.good_at > started:
             self._step(changed=self.ways.plain_requests_work(_now()))
         if failure is None or told:
-            return self._retry_secs * _spread(), False
+            # Whatever the service asks for, streams that are cut after a moment are not opened ever again at once.
+            return max(self._retry_secs * _spread(), 0.0 if lived >= LASTING_SECS else self._backoff.next()), False
         asked = failure.retry_after_secs if isinstance(failure, Unavailable) else 0
         return max(asked * _spread(), self._backoff.next()), not asked
 
