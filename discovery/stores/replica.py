@@ -156,7 +156,7 @@ class Replica:
             return Missing("settling", f"the store is settling: {self._settling}")
         if loss := self._holds.loss(now):
             return Missing("data_loss", f"data may have been lost: {loss}")
-        if overdue := len(self._entries.overdue):
+        if self._store.ends_leases and (overdue := len(self._entries.overdue)):
             return Missing(
                 "held", f"{overdue} pools are held over the end of their leases after trouble with the store"
             )

@@ -64,7 +64,9 @@ class Access:
         self.region: str = found
         self._credentials: Credentials | None = None
         self._look_again_at = float("-inf")
+        self._doubted_at = float("-inf")
         self._looking: asyncio.Task[Credentials] | None = None
+        self._searches: set[asyncio.Task[Credentials]] = set()
 
     # ---- where
 
@@ -98,14 +100,18 @@ class Access:
             return known
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
+            self._searches.add(self._looking)
             self._looking.add_done_callback(self._looked)
         if known is not None:
             return known
         return await asyncio.shield(self._looking)  # whoever waits has a deadline; the search goes on without it
 
     def doubt(self) -> None:
-        """They were refused: the next request waits for what can be found now."""
-        self._credentials = None
+        """They were refused: they are looked for anew, as at the start, at most once a second."""
+        if self._clock() - self._doubted_at >= LOOK_AGAIN_SECS:
+            self._doubted_at = self._clock()
+            self._session = aiobotocore.session.get_session()  # the one before would give what it found before
+            self._credentials = self._looking = None
 
     async def _look(self) -> Credentials:
         try:
@@ -128,13 +134,18 @@ class Access:
         return datetime.fromtimestamp(self._table_secs() or 0.0, UTC)
 
     def _looked(self, task: "asyncio.Task[Credentials]") -> None:
+        self._searches.discard(task)
+        found = not task.cancelled() and task.exception() is None
+        if task is not self._looking:
+            return  # doubted meanwhile
         self._looking = None
-        if not task.cancelled() and task.exception() is None:
+        if found:
             self._credentials = task.result()
         self._look_again_at = self._clock() + LOOK_AGAIN_SECS
 
     async def close(self) -> None:
-        """End the search, where one runs."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        """End the searches that run."""
+        searches = list(self._searches)
+        for search in searches:
+            search.cancel()
+        await asyncio.gather(*searches, return_exceptions=True)

@@ -77,6 +77,7 @@ class DynamoStore:
         self._throttled = 0
         self._first_read_secs = float("inf")
         self._loss: str | None = None
+        self._told: Word | None = None
         self._reported: set[tuple[str, str]] = set()
 
     ends_leases = False
@@ -144,7 +145,7 @@ class DynamoStore:
             await self._table.know_time()
             known_until_ms = None if known_until is None else round(self._table.clock.at(known_until) * 1000)
             until_ms = round((self._table.clock.at(self._clock()) + secs) * 1000)
-            word = Word(reason, until_ms, known_until_ms)
+            word = self._told = Word(reason, until_ms, known_until_ms)
             condition = {
                 "ConditionExpression": "attribute_not_exists(until_ms) OR until_ms < :until",
                 "ExpressionAttributeValues": {":until": {"N": str(word.until_ms)}},
@@ -206,10 +207,13 @@ class DynamoStore:
     def _settling(self, word: Word | None) -> str | None:
         if word is None or word.until_ms / 1000 <= self._table.clock.at(self._clock()):
             return None
-        was_there = (
-            word.known_until_ms is not None and self._first_read_secs < word.known_until_ms / 1000 - CLOCKS_APART_SECS
-        )
-        return None if was_there else word.reason
+        return None if self._was_there(word) else word.reason
+
+    def _was_there(self, word: Word) -> bool:
+        """Whether this process knew what the word says that others may lack; of its own word it knows that."""
+        if word.known_until_ms is None:
+            return False
+        return word == self._told or self._first_read_secs < word.known_until_ms / 1000 - CLOCKS_APART_SECS
 
     def _failed(self, error: Unavailable) -> None:
         self._follows = False

@@ -142,14 +142,16 @@ async def test_without_the_right_to_delete_all_else_works(open_store: Open, prox
 
 
 async def test_a_word_about_an_outage_concerns_only_who_was_not_there_before(open_store: Open) -> None:
-    there = open_store()
+    writer, there = open_store(), open_store()
     await there.list_all()
-    since = time.monotonic() + 2.0  # as if the outage had begun later than the doubt about clocks reaches
-    await there.settle("an outage", 60, since)
+    later = time.monotonic() + 2.0  # as if the outage had begun later than the doubt about clocks reaches
+    await writer.settle("an outage", 60, later)
     assert (await there.list_all()).health.settling is None
-    await there.settle("another outage", 90, time.monotonic() - 60)
-    assert (await there.list_all()).health.settling == "another outage"
-    assert (await open_store().list_all()).health.settling == "another outage"
+    await writer.settle("an outage before", 90, time.monotonic() - 60)
+    assert (await there.list_all()).health.settling == "an outage before"
+    assert (await writer.list_all()).health.settling is None, "whoever wrote it saw the outage"
+    await writer.settle("a hold", 120)
+    assert (await writer.list_all()).health.settling == "a hold"
 
 
 # ---- reading
@@ -272,8 +274,9 @@ async def test_an_outage_drops_nobody_and_afterwards_the_dead_and_the_deregister
         proxy.accept()
         await following.until(lambda: following.replica.failing() is None)
         back = time.monotonic()
-        await following.until(lambda: len(following.left) == 2)
+        await following.until(lambda: bool(following.left))
         assert time.monotonic() - back > LEASE * 0.9
+        await following.until(lambda: len(following.left) == 2)
         await following.until(lambda: following.replica.incomplete() is None)
         assert (set(following.left), following.names) == ({"dead", "deregistered"}, {"living"})
     finally:

@@ -249,14 +249,25 @@ async def test_a_signature_that_is_wrong_for_another_reason_is_not_tried_again(t
 
 
 async def test_refused_credentials_are_looked_for_again(
-    table: Table, server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    await table.query(None)
-    server.answers = [refuses("ExpiredTokenException", "The security token included in the request is expired")]
-    with pytest.raises(Unavailable, match="have expired"):
+    file, now = tmp_path / "credentials", 100.0
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    file.write_text("[default]\naws_access_key_id = key-0\naws_secret_access_key = s\n")
+    table = Table("pools", "eu-west-1", server.url, 2.0, Counters(), lambda: now)
+    try:
         await table.query(None)
-    await table.query(None)
-    assert "Credential=dummy-key-id/" in server.seen[-1][1]["authorization"]
+        file.write_text("[default]\naws_access_key_id = key-1\naws_secret_access_key = s\n")
+        now += 5.0
+        server.answers = [refuses("ExpiredTokenException", "The security token included in the request is expired")]
+        with pytest.raises(Unavailable, match="have expired"):
+            await table.query(None)
+        await table.query(None)
+    finally:
+        await table.close()
+    assert [headers["authorization"].split("/")[0][-5:] for _, headers in server.seen] == ["key-0", "key-0", "key-1"]
 
 
 async def test_credentials_that_end_are_renewed_by_the_clock_of_the_table(
