@@ -661,8 +661,9 @@ async def test_a_refusal_after_the_start_is_tried_again(service: FakeService) ->
         await first.end()
         await until(lambda: pools.trouble and "no such token" in pools.trouble)
         assert shown(pools) == ["a"]
-        await until(lambda: len(service.streams) == 2)
         await until(lambda: pools.trouble is None)
+        service.set(listing("b"))
+        await until(lambda: shown(pools) == ["a", "b"])
 
 
 async def test_entering_waits_for_a_service_that_is_not_ready_yet(service: FakeService) -> None:

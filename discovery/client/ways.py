@@ -59,22 +59,22 @@ class Ways:
 
     def stream_was_none(self) -> None:
         """In place of a stream there came something else, or a refusal."""
-        self._suspected = ENOUGH
+        self._suspected += ENOUGH
 
     def stream_was_mute(self) -> None:
         """It was opened, and then nothing came."""
-        self._suspected = MUTE_POINTS
+        self._suspected += MUTE_POINTS
 
     def stream_was_short(self) -> None:
         """It was cut after a moment, or was behind what plain requests told."""
-        self._suspected = 1
+        self._suspected += 1
 
     def plain_requests_fail(self) -> None:
-        """Nothing works, so nothing follows from the last stream's end."""
+        """Nothing works, so nothing follows from how the last streams ended."""
         self._suspected = 0
 
     def plain_requests_work(self, now: float) -> bool:
-        """Plain requests are answered, other than the last stream. Whether this is another step."""
+        """Plain requests are answered, other than the last streams. Whether this is another step."""
         self._points, self._suspected = self._points + self._suspected, 0
         if self._points < ENOUGH:
             return False
