@@ -76,7 +76,7 @@ class Access:
             url = self._endpoint_url or await self._usual_url()
             ca_path = self._session.get_config_variable("ca_bundle") or botocore.httpsession.where()
             proxies = botocore.utils.get_environ_proxies(url)
-        except (botocore.exceptions.BotoCoreError, ValueError) as error:
+        except (botocore.exceptions.BotoCoreError, OSError, ValueError) as error:
             raise Unavailable(f"where DynamoDB is cannot be told: {error}") from None
         return Endpoint(url, proxies.get(url.partition(":")[0]), ca_path)
 
@@ -125,7 +125,9 @@ class Access:
                 # Whether they have ended is asked of our wall clock otherwise: an hour ahead, and all have.
                 source._time_fetcher = self._now
             found = await source.get_frozen_credentials()
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, RuntimeError, OSError) as error:
+        except Unavailable:
+            raise
+        except Exception as error:  # many kinds of sources, files and answers of others, each with errors of its own
             kind = type(error).__name__
             raise Unavailable(f"AWS credentials could not be had: {kind}: {str(error)[:300]}") from None
         return Credentials(found.access_key, found.secret_key, found.token)

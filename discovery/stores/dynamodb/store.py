@@ -184,6 +184,11 @@ class DynamoStore:
         except Unavailable as error:
             self._failed(error)
             raise
+        except Exception as error:  # whatever it is, reading goes on, and the list is not whole meanwhile
+            log.exception("a read of the table failed")
+            fault = Unavailable(f"a fault while {self._table} was read: {type(error).__name__}")
+            self._failed(fault)
+            raise fault from None
         self._throttled = 0
         self._last = reading
         self._report(reading.broken)
@@ -219,7 +224,7 @@ class DynamoStore:
         self._follows = False
         if isinstance(error, Throttled):
             first, limit = THROTTLED_SECS
-            self._reads.put_off(min(first * 2**self._throttled, limit) * random.uniform(0.75, 1.25))  # noqa: S311
+            self._reads.put_off(min(first * 2 ** min(self._throttled, 8), limit) * random.uniform(0.75, 1.25))  # noqa: S311
             self._throttled += 1
         if self._feed is not None:
             self._feed.end(error)
@@ -274,9 +279,6 @@ class DynamoStore:
                 await self._reads.next()
         except Unavailable as error:
             feed.end(error)
-        except Exception as error:  # the watch must not go on deaf because of a fault of ours
-            log.exception("a read of the table failed")
-            feed.end(Gone("fault", f"a fault in the watch: {type(error).__name__}"))
 
     def share(self, value_of: Callable[[PoolKey], bytes | None]) -> None:
         """See ``Store.share``: a value is kept from read to read while it is the same."""

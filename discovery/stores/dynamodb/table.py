@@ -32,6 +32,8 @@ IDLE_SECS = 20.0
 ATTEMPTS = 3
 PAUSE_SECS = 0.05
 """Before the second attempt, at most; twice that before the third."""
+THROTTLED_SECS = 2.0
+"""A throttled write is sent again only where none was throttled for so long: all together would triple the load."""
 TIME_IN_DOUBT_SECS = 60.0
 
 _CALLS = {"PutItem": "put", "DeleteItem": "delete", "Query": "query"}
@@ -90,6 +92,7 @@ class Table:
         self._opening = asyncio.Lock()
         self._telling_time = asyncio.Lock()
         self._trouble = ""
+        self._throttled_at = float("-inf")
 
     def __str__(self) -> str:
         """``table pools in eu-west-1``; with the endpoint where it is not the region's own."""
@@ -197,9 +200,15 @@ class Table:
         if refusal.doubts_credentials:
             self._access.doubt()
         error = refusals.unavailable(refusal, operation, str(self))
-        if refusal.is_momentary and not (refusal.throttles and operation == "Query"):
+        if refusal.is_momentary and not (refusal.throttles and self._stays_throttled(operation)):
             raise _Momentary(error)
         raise error
+
+    def _stays_throttled(self, operation: Operation) -> bool:
+        """Whether one more attempt would only be more of what is too much: of a read, or of many writes."""
+        since_secs = self._clock() - self._throttled_at
+        self._throttled_at = self._clock()
+        return operation == "Query" or since_secs < THROTTLED_SECS
 
     async def _send(self, http: _Http, operation: Operation, body: bytes) -> tuple[Answer | Refusal, _Sent]:
         credentials = await self._access.credentials()
@@ -210,6 +219,8 @@ class Table:
             "x-amz-target": f"DynamoDB_20120810.{operation}",
         }
         signed = sign(credentials, self.region, http.host, http.path, headers, body, signed_for)
+        # The checksum of a compressed answer is that of the compressed bytes. Not signed: proxies may change it.
+        signed["accept-encoding"] = "identity"
         session = http.reads if operation == "Query" else http.writes
         sent_at = self._clock()
         try:
@@ -218,7 +229,7 @@ class Table:
             ) as response:
                 answer = await response.read()
                 status, date = response.status, seconds_of(response.headers.get("date"))
-                checksum = response.headers.get("x-amz-crc32")
+                checksum = None if "content-encoding" in response.headers else response.headers.get("x-amz-crc32")
         except (aiohttp.ClientError, OSError) as error:
             raise _Momentary(Unavailable(f"{self} cannot be reached: {_said(error)}")) from None
         received_at, sent = self._clock(), _Sent(sent_at, signed_for)
@@ -242,7 +253,7 @@ class Table:
             if self._http is None:
                 endpoint = await self._access.endpoint()
                 url = yarl.URL(endpoint.url).with_user(None)
-                trust = await asyncio.to_thread(_trust, endpoint) if url.scheme == "https" else None
+                trust = await self._trust(endpoint) if url.scheme == "https" else None
                 self._http = _Http(
                     self._session(READ_CONNECTIONS, trust),
                     self._session(WRITE_CONNECTIONS, trust),
@@ -252,6 +263,14 @@ class Table:
                     endpoint.proxy,
                 )
             return self._http
+
+    async def _trust(self, endpoint: Endpoint) -> ssl.SSLContext:
+        path = endpoint.ca_path
+        try:
+            return await asyncio.to_thread(ssl.create_default_context, cafile=path)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise Unavailable(f"the trusted certificates for {self} in {path} cannot be read: {why}") from None
 
     def _session(self, connections: int, trust: ssl.SSLContext | None) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
@@ -278,10 +297,6 @@ class _Momentary(Exception):
     def __init__(self, cause: Unavailable) -> None:
         super().__init__(cause.detail)
         self.cause = cause
-
-
-def _trust(endpoint: Endpoint) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=endpoint.ca_path)
 
 
 def _said(error: Exception) -> str:

@@ -2,8 +2,10 @@
 
 import asyncio
 import datetime
+import gzip
 import json
 import time
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from email.utils import formatdate
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from discovery.errors import Misconfigured, Unavailable
 from discovery.metrics import Counters
 from discovery.stores.dynamodb import items
+from discovery.stores.dynamodb.access import Access
 from discovery.stores.dynamodb.table import ConditionFailed, Table
 from tests.live.signs import free_port
 
@@ -151,15 +154,20 @@ async def test_what_does_not_pass_is_told(table: Table, server: Server) -> None:
     assert len(server.seen) == 3
 
 
-async def test_throttled_writes_are_tried_again_and_throttled_reads_are_not(
+async def test_a_throttled_write_is_tried_again_where_it_is_the_only_one_and_throttled_reads_are_not(
     table: Table, server: Server, counters: Counters
 ) -> None:
     server.answers = [refuses("ThrottlingException")]
     await put(table)
+    server.answers = [refuses("ThrottlingException")] * 2
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="throttles dynamodb:PutItem"):
+            await put(table)
+    assert len(server.seen) == 4
     server.answers = [refuses("ProvisionedThroughputExceededException")]
     with pytest.raises(Unavailable, match="throttles dynamodb:Query"):
         await table.query(None)
-    assert (counters.dynamodb_throttled.of("put").value, counters.dynamodb_throttled.of("query").value) == (1, 1)
+    assert (counters.dynamodb_throttled.of("put").value, counters.dynamodb_throttled.of("query").value) == (3, 1)
 
 
 async def test_a_table_that_is_not_there_costs_no_second_attempt(table: Table, server: Server) -> None:
@@ -198,6 +206,32 @@ async def test_no_answer_that_is_broken_is_an_empty_page(table: Table, server: S
     server.answers = [answer] * 3
     with pytest.raises(Unavailable):
         await table.query(None)
+
+
+async def compresses(request: aiohttp.web.Request, asked: dict[str, Any]) -> aiohttp.web.StreamResponse:
+    """As AWS does it: where it may, and the checksum is that of the compressed bytes."""
+    body, more = json.dumps(EMPTY).encode(), {}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        body, more = gzip.compress(body), {"content-encoding": "gzip"}
+    return request.app[SERVER].response(200, body, x_amz_crc32=str(zlib.crc32(body)), **more)
+
+
+async def compresses_anyway(request: aiohttp.web.Request, asked: dict[str, Any]) -> aiohttp.web.StreamResponse:
+    """As something in between may do it."""
+    body = json.dumps(EMPTY).encode()
+    more = {"content_encoding": "gzip", "x_amz_crc32": str(zlib.crc32(body) + 1)}
+    return request.app[SERVER].response(200, gzip.compress(body), **more)
+
+
+@pytest.mark.parametrize("answer", [compresses, compresses_anyway])
+async def test_answers_come_uncompressed_or_are_taken_without_their_checksum(
+    table: Table, server: Server, answer: Answer
+) -> None:
+    server.answers = [answer]
+    page, _ = await table.query(None)
+    assert page.read_units == 0.5
+    assert len(server.seen) == 1
+    assert server.seen[0][1]["accept-encoding"] == "identity"
 
 
 async def test_an_answer_without_a_date_is_of_no_use(table: Table, server: Server) -> None:
@@ -324,10 +358,63 @@ def test_without_a_region_or_with_a_profile_that_is_not_there_nothing_starts(
         Table("pools", None, None, 1.0, Counters())
 
 
-async def test_the_usual_address_is_found_and_named_without_being_asked() -> None:
-    table = Table("pools", "eu-west-1", None, 1.0, Counters())
-    assert str(table) == "table pools in eu-west-1"
-    assert (await table._access.endpoint()).url == "https://dynamodb.eu-west-1.amazonaws.com"
+@pytest.mark.parametrize(
+    ("region", "environment", "url", "proxy"),
+    [
+        ("eu-west-1", {}, "https://dynamodb.eu-west-1.amazonaws.com", None),
+        ("cn-north-1", {}, "https://dynamodb.cn-north-1.amazonaws.com.cn", None),
+        ("us-east-1", {"AWS_USE_FIPS_ENDPOINT": "true"}, "https://dynamodb-fips.us-east-1.amazonaws.com", None),
+        ("eu-west-1", {"AWS_USE_DUALSTACK_ENDPOINT": "true"}, "https://dynamodb.eu-west-1.api.aws", None),
+        ("eu-west-1", {"AWS_ENDPOINT_URL_DYNAMODB": "http://here:1"}, "http://here:1", None),
+        ("eu-west-1", {"AWS_ENDPOINT_URL": "http://there:1"}, "http://there:1", None),
+        ("eu-west-1", {"HTTPS_PROXY": "http://p:3128"}, "https://dynamodb.eu-west-1.amazonaws.com", "http://p:3128"),
+        (
+            "eu-west-1",
+            {"HTTPS_PROXY": "http://p:3128", "NO_PROXY": ".amazonaws.com"},
+            "https://dynamodb.eu-west-1.amazonaws.com",
+            None,
+        ),
+    ],
+)
+async def test_the_address_is_found_as_all_programs_on_aws_find_it(
+    monkeypatch: pytest.MonkeyPatch, region: str, environment: dict[str, str], url: str, proxy: str | None
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    found = await Access(region, None, lambda: None).endpoint()
+    assert (found.url, found.proxy) == (url, proxy)
+
+
+async def test_the_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def proxy(request: aiohttp.web.BaseRequest) -> aiohttp.web.Response:
+        asked.append(f"{request.method} {request.url}")
+        return aiohttp.web.json_response(EMPTY, headers={"Date": formatdate(usegmt=True)})
+
+    runner = aiohttp.web.ServerRunner(aiohttp.web.Server(proxy))
+    await runner.setup()
+    port = free_port()
+    await aiohttp.web.TCPSite(runner, "127.0.0.1", port).start()
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    table = Table("pools", "eu-west-1", "http://table.example:8000", 1.0, Counters())
+    try:
+        await table.query(None)
+    finally:
+        await table.close()
+        await runner.cleanup()
+    assert asked == ["POST http://table.example:8000/"]
+
+
+async def test_certificates_that_cannot_be_read_are_told_with_their_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/nonexistent.pem")
+    table = Table("pools", "eu-west-1", "https://127.0.0.1:1", 1.0, Counters())
+    with pytest.raises(Unavailable, match=r"certificates .* in /nonexistent\.pem cannot be read: No such file"):
+        await table.query(None)
     await table.close()
 
 
