@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from discovery.client import Client, NoAnswer, Pools
 from discovery.client.service import Service
-from discovery.client.snapshot import UNSEEN_SECS, Assembly
+from discovery.client.snapshot import UNSEEN_SECS, Assembly, Snapshot
 from discovery.client.sse import Event, Parser, TooLong
 from discovery.client.transport import Connections
 from discovery.errors import Misconfigured, Rejected, Unavailable
@@ -179,6 +179,33 @@ def test_a_pool_that_incomplete_lists_do_not_show_is_given_up_after_five_minutes
     assert names(assembly) == []
 
 
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(["m", "n", None])), max_size=40))
+def test_pools_are_found_by_model_through_every_change(history: list[tuple[str, str | None]]) -> None:
+    assembly, held = Assembly(), []
+    for name, model in history:
+        if model is None:
+            assembly.delete(PoolKey("c1", "n1", name))
+        else:
+            assembly.put(pool(name, model=model))
+        shown = Snapshot(True, assembly.pools, None, 0.0)
+        held.append((shown, tuple(shown.pools)))
+        for served in ("m", "n", "none"):
+            assert shown.pools_for(served) == tuple(listed for listed in shown.pools if listed.model == served)
+    assert all(tuple(shown.pools) == before for shown, before in held)
+    assert Snapshot(True, tuple(assembly.pools), None, 0.0).pools_for("m") == assembly.pools.by_model.get("m", ())
+
+
+def test_a_change_of_one_model_is_none_of_the_others() -> None:
+    assembly = Assembly()
+    assembly.snapshot(True, [pool("a"), pool("b", model="n"), pool("c", model="n")], 0.0)
+    before = Snapshot(True, assembly.pools, None, 0.0)
+    assembly.put(pool("d"))
+    after = Snapshot(True, assembly.pools, None, 0.0)
+    assert after.pools_for("n") is before.pools_for("n")
+    assert len(after.pools_for("m")) == 2
+    assert len(before.pools_for("m")) == 1
+
+
 def test_time_without_any_list_does_not_count_as_not_being_shown() -> None:
     assembly = Assembly()
     assembly.snapshot(True, [pool("a")], 0.0)
@@ -262,7 +289,7 @@ async def test_list_gives_the_pools_sorted_with_their_token(service: FakeService
 
 async def test_filters_are_sent_escaped_and_repeated(service: FakeService) -> None:
     async with Client(service.url) as client:
-        await client.list(model="a/b&c=ü +", capability=["chat", "tools"], region=())
+        await client.list(model="a/b&c=ü +", capability=["chat", "tools"])
         async with client.follow(cluster_id="c 1", namespace="n"):
             pass
     assert service.seen[0].target == "/pools?model=a%2Fb%26c%3D%C3%BC%20%2B&capability=chat&capability=tools"

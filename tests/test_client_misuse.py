@@ -129,6 +129,10 @@ async def test_a_registration_that_was_refused_may_be_tried_again(service: FakeS
     [
         ({"model": ""}, ValueError("model holds an empty text")),
         ({"capability": ["chat", ""]}, ValueError("capability holds an empty text")),
+        ({"model": []}, ValueError("model names nothing")),
+        ({"model": ()}, ValueError("model names nothing")),
+        ({"region": set()}, ValueError("region names nothing")),
+        ({"capability": iter(())}, ValueError("capability names nothing")),
         ({"model": None}, TypeError("model is a text or several texts, not NoneType")),
         ({"region": 3}, TypeError("region is a text or several texts, not int")),
         ({"namespace": b"prod"}, TypeError("namespace is a text or several texts, not bytes")),
@@ -145,6 +149,34 @@ async def test_a_filter_that_is_none_is_an_error_and_no_list_of_everything(
                 await use(**filters)  # type: ignore[operator]
         assert (await client.list(model=iter(["m"]))).complete
     assert [seen.target for seen in service.seen] == ["/pools?model=m"]
+
+
+@pytest.mark.parametrize(
+    "registration",
+    [
+        Registration("c1", "n1", "p1", "m", metadata={"a": object()}),  # type: ignore[dict-item]
+        Registration("c1", "n1", "p1", "m", frontends=("http://\ud800",)),
+    ],
+)
+async def test_a_registration_that_cannot_be_sent_is_told_at_once(
+    service: FakeService, registration: Registration
+) -> None:
+    async with Client(service.url) as client:
+        with pytest.raises(TypeError, match="cannot be written as JSON"):
+            client.register(registration)
+        async with client.register(REGISTRATION) as heartbeat:
+            with pytest.raises(TypeError, match="cannot be written as JSON"):
+                heartbeat.update(registration)
+    assert service.pools == {}
+
+
+async def test_a_process_that_was_forked_keeps_pools_registered_by_itself(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Client(service.url) as client, client.register(REGISTRATION):
+        monkeypatch.setattr("discovery.client.blocks.os.getpid", lambda: -1)
+        async with Client(service.url) as forked, forked.register(REGISTRATION):
+            assert service.pools
 
 
 @pytest.mark.parametrize("secs", [-1.0, float("nan"), float("inf")])

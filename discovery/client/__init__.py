@@ -53,6 +53,9 @@ PATIENCE_SECS = 2.0
 
 Wanted = str | Iterable[str]
 
+EVERY: tuple[str, ...] = ("every",)
+"""No filter: this very object, so that nothing that a program makes can mean it by accident."""
+
 
 class Filters(TypedDict, total=False):
     """Filters to be passed on: ``client.list(**filters)``."""
@@ -102,11 +105,11 @@ class Client:
     async def list(
         self,
         *,
-        model: Wanted = (),
-        cluster_id: Wanted = (),
-        namespace: Wanted = (),
-        capability: Wanted = (),
-        region: Wanted = (),
+        model: Wanted = EVERY,
+        cluster_id: Wanted = EVERY,
+        namespace: Wanted = EVERY,
+        capability: Wanted = EVERY,
+        region: Wanted = EVERY,
     ) -> Snapshot:
         """The pools as one server has them now, unmerged: mind ``complete``. ``follow`` is for those who ask again."""
         query = _query(model=model, cluster_id=cluster_id, namespace=namespace, capability=capability, region=region)
@@ -122,11 +125,11 @@ class Client:
     def follow(
         self,
         *,
-        model: Wanted = (),
-        cluster_id: Wanted = (),
-        namespace: Wanted = (),
-        capability: Wanted = (),
-        region: Wanted = (),
+        model: Wanted = EVERY,
+        cluster_id: Wanted = EVERY,
+        namespace: Wanted = EVERY,
+        capability: Wanted = EVERY,
+        region: Wanted = EVERY,
         patience_secs: float = 10.0,
         quiet_secs: float = QUIET_SECS,
     ) -> Pools:
@@ -143,8 +146,6 @@ class Client:
 
     def register(self, registration: Registration, *, keep_on_exit: bool = False) -> Heartbeat:
         """One pool, kept registered within ``async with`` and deregistered at its end; see ``Heartbeat``."""
-        if not isinstance(registration, Registration):
-            raise TypeError(f"what is registered is a Registration, not {type(registration).__name__}")
         return Heartbeat(self._connect(), registration, keep_on_exit=keep_on_exit, blocks=self._blocks)
 
     async def deregister(self, key: PoolKey, instance_id: str | None = None) -> None:
@@ -197,6 +198,8 @@ def _query(**filters: Wanted) -> Pairs:
 
 def _values(name: str, wanted: object) -> list[str]:
     """An unfiltered list where a filter was meant is worse than an error."""
+    if wanted is EVERY:
+        return []
     if isinstance(wanted, bytes | Mapping) or not isinstance(wanted, Iterable):
         said = f"not {type(wanted).__name__}; without a filter, leave it out"
         raise TypeError(f"{name} is a text or several texts, {said}")
@@ -207,6 +210,8 @@ def _values(name: str, wanted: object) -> list[str]:
         if not value:
             raise ValueError(f"{name} holds an empty text, which no pool has; without a filter, leave it out")
         values.append(value)
+    if not values:
+        raise ValueError(f"{name} names nothing, which no pool has; without a filter, leave it out")
     return values
 
 

@@ -5,11 +5,12 @@ are open ends these too, as if each had been left: so nothing runs on, however a
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
 _registering: set[Hashable] = set()
-"""What this process keeps registered at which service."""
+"""What a process keeps registered at which service. One that was forked inherits the set, and none of the blocks."""
 
 
 Ending = Callable[[], Coroutine[Any, Any, None]]
@@ -44,7 +45,7 @@ class Blocks:
         ``registers`` names the pool that it keeps registered, which no other one may do.
         """
         self.check()
-        name = None if registers is None else (self._service, registers)
+        name = None if registers is None else (os.getpid(), self._service, registers)
         if name is not None and name in _registering:
             raise RuntimeError(f"{registers} is kept registered by this process already: leave that block first")
         if name is not None:

@@ -46,6 +46,7 @@ class Heartbeat:
         self, reach: Reach, registration: Registration, *, keep_on_exit: bool = False, blocks: Blocks | None = None
     ) -> None:
         self._blocks = blocks
+        check_encodable(registration)
         self.registration = registration
         self.accepted: Accepted | None = None
         self.trouble: DiscoveryError | None = None
@@ -91,6 +92,7 @@ class Heartbeat:
             raise RuntimeError("the block of this registration has ended")
         if registration.key != self.registration.key:
             raise ValueError(f"{registration.key} is another pool than {self.registration.key}")
+        check_encodable(registration)
         self.registration = registration
         self._hurry.set()
 
@@ -248,6 +250,16 @@ class Heartbeat:
                 self.trouble = error
                 asked = min(error.retry_after_secs, DEREGISTER_SECS / 4)
                 await asyncio.sleep(max(asked, backoff.next()))
+
+
+def check_encodable(registration: Registration) -> None:
+    """Raise ``TypeError`` for what cannot be sent at all, before it is tried for ever."""
+    if not isinstance(registration, Registration):
+        raise TypeError(f"what is registered is a Registration, not {type(registration).__name__}")
+    try:
+        msgspec.json.encode(registration)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise TypeError(f"the registration cannot be written as JSON: {one_line(str(error))}") from error
 
 
 async def delete(reach: Reach, key: PoolKey, instance_id: str | None) -> None:

@@ -6,28 +6,16 @@ final either way; a pool that incomplete lists have not shown for five minutes i
 """
 
 from collections.abc import Iterable
-from functools import cached_property
 
 import msgspec
 
+from discovery.client.listings import Listings, Shelf
 from discovery.model import Capacity, Listing, Location, PoolKey, Router
 
 UNSEEN_SECS = 300.0
 WHOLE_LIST = "snapshot"
 CHANGES = ("put", "delete", "complete")
 """The names of events."""
-
-
-class Listings(tuple[Listing, ...]):
-    """Pools, found by their model without looking at each: who routes asks for every request."""
-
-    @cached_property
-    def by_model(self) -> dict[str, tuple[Listing, ...]]:
-        """The pools of each model, in their order; made when first asked for."""
-        found: dict[str, list[Listing]] = {}
-        for listing in self:
-            found.setdefault(listing.model, []).append(listing)
-        return {model: tuple(listings) for model, listings in found.items()}
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -124,17 +112,15 @@ class Assembly:
         self.complete = False
         self._pools: dict[PoolKey, Listing] = {}
         self._unseen_since: dict[PoolKey, float] = {}
-        self._ordered: Listings | None = Listings()
+        self._shelf = Shelf()
 
     def __len__(self) -> int:
         return len(self._pools)
 
     @property
-    def pools(self) -> tuple[Listing, ...]:
-        """Every pool, sorted by key; the tuple is made once per change, and only when it is read."""
-        if self._ordered is None:
-            self._ordered = Listings(self._pools[key] for key in sorted(self._pools))
-        return self._ordered
+    def pools(self) -> Listings:
+        """Every pool, sorted by key."""
+        return self._shelf.held
 
     @property
     def merged(self) -> bool:
@@ -170,25 +156,27 @@ class Assembly:
         self._unseen_since = unseen
         self._pools = {key: self._pools[key] for key in unseen} | shown
         self.started, self.complete = True, complete
-        self._ordered = None
+        if before[2] != self._pools:
+            self._shelf = Shelf(self._pools.values())
         self.drop_unseen(now)
         return before != (self.started, self.complete, self._pools)
 
     def put(self, listing: Listing) -> bool:
         """A pool appeared or changed."""
         self._unseen_since.pop(listing.key, None)
-        if self._pools.get(listing.key) == listing:
+        before = self._pools.get(listing.key)
+        if before == listing:
             return False
         self._pools[listing.key] = listing
-        self._ordered = None
+        self._shelf.put(listing, before)
         return True
 
     def delete(self, key: PoolKey) -> bool:
         """A pool left, for a known reason: it goes, whether or not the list is complete."""
         self._unseen_since.pop(key, None)
-        if self._pools.pop(key, None) is None:
+        if (gone := self._pools.pop(key, None)) is None:
             return False
-        self._ordered = None
+        self._shelf.delete(gone)
         return True
 
     def set_complete(self, complete: bool) -> bool:

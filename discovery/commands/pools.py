@@ -50,13 +50,18 @@ def _say(text: str) -> None:
 
 
 def _filters(settings: PoolsSettings) -> Filters:
-    return Filters(
-        model=settings.model,
-        cluster_id=settings.cluster_id,
-        namespace=settings.namespace,
-        capability=settings.capability,
-        region=settings.region,
-    )
+    filters = Filters()
+    if settings.model:
+        filters["model"] = settings.model
+    if settings.cluster_id:
+        filters["cluster_id"] = settings.cluster_id
+    if settings.namespace:
+        filters["namespace"] = settings.namespace
+    if settings.capability:
+        filters["capability"] = settings.capability
+    if settings.region:
+        filters["region"] = settings.region
+    return filters
 
 
 # ---- once
@@ -67,7 +72,7 @@ async def _show(settings: PoolsSettings) -> int:
         snapshot = await client.list(**_filters(settings))
     console = Console(highlight=False)
     if not snapshot.pools and settings.output in ("table", "wide"):
-        _say("no pools match" if any(_filters(settings).values()) else "no pools")
+        _say("no pools match" if _filters(settings) else "no pools")
     elif console.is_terminal and settings.output in ("table", "wide"):
         console.print(_drawn(snapshot.pools, console.width, wide=settings.output == "wide"), soft_wrap=True)
     else:
