@@ -3,8 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -109,21 +107,12 @@ def check_answers(outcome: Outcome) -> tuple[list[int], bytes]:
     return statuses, body
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer("redis", tmp_path / "redis")
-    try:
-        yield server.start()
-    finally:
-        server.close()
-
-
 def test_thousands_of_malformed_requests_leave_the_process_as_it_was(
-    server: RedisServer, start_replica: MakeReplica
+    debian_redis: RedisServer, start_replica: MakeReplica
 ) -> None:
     flags = ("--request-timeout-secs", "0.5", "--keep-alive-secs", "0.5")
-    server.cli("SET", "{discovery}:epoch", "in-use-before")
-    replica: Replica = start_replica(redis_url=server.url, lease=600, heartbeat=5, flags=flags)
+    debian_redis.cli("SET", "{discovery}:epoch", "in-use-before")
+    replica: Replica = start_replica(redis_url=debian_redis.url, lease=600, heartbeat=5, flags=flags)
     await_sign(lambda: replica.pools().complete, 10, "a complete list")
     replica.register("before/n1/p1")
     pid, rss, descriptors = replica.pid, replica.rss, replica.descriptors

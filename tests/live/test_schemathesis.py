@@ -7,7 +7,6 @@ and invalid data by chance (always the same), and sequences that follow from one
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,21 +24,12 @@ RULES = Path(__file__).parent / "schemathesis"
 STOOD_STILL = "the store has not confirmed the registrations"
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer("redis", tmp_path / "redis")
-    try:
-        yield server.start()
-    finally:
-        server.close()
-
-
 def test_generated_requests_are_answered_as_the_document_says(
-    server: RedisServer, make_replica: MakeReplica, tmp_path: Path
+    debian_redis: RedisServer, make_replica: MakeReplica, tmp_path: Path
 ) -> None:
     # Neither the first start nor the end of leases may make the list incomplete meanwhile: 503 would be right then.
-    server.cli("SET", "{discovery}:epoch", "in-use-before")
-    replica = make_replica(redis_url=server.url, lease=300, heartbeat=5, flags=("--router", "r0=http://h:1"))
+    debian_redis.cli("SET", "{discovery}:epoch", "in-use-before")
+    replica = make_replica(redis_url=debian_redis.url, lease=300, heartbeat=5, flags=("--router", "r0=http://h:1"))
     replica.start()
     await_sign(lambda: replica.pools().complete, 10, "a complete list")
     pid = replica.pid
