@@ -22,6 +22,7 @@ from discovery.stores.dynamodb.signing import Credentials
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_SECS = 1.0
+DOUBT_SECS = (1.0, 30.0)
 # At its lower levels the library tells whole requests, and answers with credentials in them.
 for _name in ("aiobotocore", "botocore"):
     logging.getLogger(_name).setLevel(logging.ERROR)
@@ -33,6 +34,13 @@ class Endpoint(NamedTuple):
     url: str
     proxy: str | None
     ca_path: str
+
+
+class _NoCache(dict[Any, Any]):
+    """What a role was given before is never given again."""
+
+    def __contains__(self, key: object) -> bool:
+        return False
 
 
 class Access:
@@ -65,6 +73,7 @@ class Access:
         self._credentials: Credentials | None = None
         self._look_again_at = float("-inf")
         self._doubted_at = float("-inf")
+        self._doubt_pause_secs = DOUBT_SECS[0]
         self._looking: asyncio.Task[Credentials] | None = None
         self._searches: set[asyncio.Task[Credentials]] = set()
 
@@ -106,12 +115,20 @@ class Access:
             return known
         return await asyncio.shield(self._looking)  # whoever waits has a deadline; the search goes on without it
 
-    def doubt(self) -> None:
-        """They were refused: they are looked for anew, as at the start, at most once a second."""
-        if self._clock() - self._doubted_at >= LOOK_AGAIN_SECS:
-            self._doubted_at = self._clock()
-            self._session = aiobotocore.session.get_session()  # the one before would give what it found before
-            self._credentials = self._looking = None
+    def doubt(self) -> bool:
+        """They were refused. Where that is news they are looked for anew, as at the start: True.
+
+        That is dear, so it is done the less often the longer what is found is refused.
+        """
+        silent_secs = self._clock() - self._doubted_at
+        if silent_secs < self._doubt_pause_secs:
+            return False
+        first, limit = DOUBT_SECS
+        self._doubt_pause_secs = first if silent_secs > 2 * limit else min(self._doubt_pause_secs * 2, limit)
+        self._doubted_at = self._clock()
+        self._session = aiobotocore.session.get_session()  # the one before would give what it found before
+        self._credentials = self._looking = None
+        return True
 
     async def _look(self) -> Credentials:
         try:
@@ -122,14 +139,18 @@ class Access:
                     " and AWS_SECRET_ACCESS_KEY, or a profile"
                 )
             if hasattr(source, "_time_fetcher"):
-                # Whether they have ended is asked of our wall clock otherwise: an hour ahead, and all have.
+                # Whether they have ended is asked of our wall clock otherwise: an hour ahead, and all have; an hour
+                # behind, and those that a role gave are taken from its cache long after their end.
                 source._time_fetcher = self._now
+                role: Any = getattr(getattr(source, "_refresh_using", None), "__self__", None)
+                if hasattr(role, "_cache"):
+                    role._cache = _NoCache()
             found = await source.get_frozen_credentials()
         except Unavailable:
             raise
         except Exception as error:  # many kinds of sources, files and answers of others, each with errors of its own
-            kind = type(error).__name__
-            raise Unavailable(f"AWS credentials could not be had: {kind}: {str(error)[:300]}") from None
+            said = " ".join(str(error).split())[:300]
+            raise Unavailable(f"AWS credentials could not be had: {type(error).__name__}: {said}") from None
         return Credentials(found.access_key, found.secret_key, found.token)
 
     def _now(self) -> datetime:

@@ -44,6 +44,7 @@ class _SettlingItem(msgspec.Struct):
     reason: _Text
     until_ms: _Number
     known_until_ms: _Number | None = None
+    lasts_ms: _Number | None = None
 
 
 class _Key(msgspec.Struct):
@@ -86,12 +87,14 @@ class Item(NamedTuple):
 class Word(NamedTuple):
     """Why lists are not complete, and until when by the table's clock.
 
-    Whoever had read the table at ``known_until_ms`` lacks nothing; None: it concerns everyone.
+    Whoever had read the table at ``known_until_ms`` lacks nothing; None: it concerns everyone. Whatever clock it was
+    written by, it lasts no longer than ``lasts_ms``.
     """
 
     reason: str
     until_ms: int
     known_until_ms: int | None = None
+    lasts_ms: int | None = None
 
 
 class Page(NamedTuple):
@@ -190,9 +193,8 @@ def settling_item(word: Word) -> dict[str, Any]:
         "until_ms": {"N": str(word.until_ms)},
         "expires_at": {"N": str(word.until_ms // 1000 + SWEPT_AFTER_SECS)},
     }
-    if word.known_until_ms is not None:
-        item["known_until_ms"] = {"N": str(word.known_until_ms)}
-    return item
+    more = {"known_until_ms": word.known_until_ms, "lasts_ms": word.lasts_ms}
+    return item | {name: {"N": str(value)} for name, value in more.items() if value is not None}
 
 
 def settling_key() -> dict[str, Any]:
@@ -244,8 +246,8 @@ def _item(raw: msgspec.Raw) -> Item | Word:
         if _name(raw) != SETTLING:
             raise
         word = _decode_settling(raw)
-        known_until = word.known_until_ms
-        return Word(word.reason.S, _whole(word.until_ms), None if known_until is None else _whole(known_until))
+        more = [None if number is None else _whole(number) for number in (word.known_until_ms, word.lasts_ms)]
+        return Word(word.reason.S, _whole(word.until_ms), *more)
     lease_secs = None if item.lease_ms is None else min(_whole(item.lease_ms) / 1000, MAX_LEASE_SECS)
     return Item(pool_key(item.sk.S), item.registration.S.encode(), _whole(item.lease_ends_ms), lease_secs)
 

@@ -39,18 +39,21 @@ class WholeRead(NamedTuple):
     def lapsed_in_outage(self, lease_secs: float) -> int:
         """How many leases may have ended because nobody could write, so that their pools may live; by a first read.
 
-        That is so where most leases are over, or where none of those that run was renewed before a moment ago: an
-        outage may just have ended then. What ended more than an hour ago is left out.
+        In an outage pools cease to be renewed together: at least two, within one lease of each other, the last ones
+        that ended within the last hour. It may just have ended where they are more than those whose leases run, or
+        where none of these was renewed before a moment ago.
         """
-        lapsed, live, renewed_before = 0, 0, False
+        ended: list[float] = []
+        live, renewed_before = 0, False
         for item, _, now in self.items.values():
             left_secs = item.lease_ends_ms / 1000 - now
             if left_secs > 0:
                 live += 1
                 renewed_before |= left_secs < (item.lease_secs or lease_secs) - JUST_NOW_SECS
             elif left_secs > -SWEPT_AFTER_SECS:
-                lapsed += 1
-        return lapsed if lapsed > live or not renewed_before else 0
+                ended.append(left_secs)
+        together = sum(secs > max(ended) - lease_secs for secs in ended)
+        return together if together >= 2 and (together > live or not renewed_before) else 0
 
 
 class _Sighting:

@@ -37,6 +37,8 @@ READ_SECS = 1.0
 READ_AT_LEAST_SECS = 0.3
 """Between the beginnings of two reads, however many changes and questions want one."""
 THROTTLED_SECS = (1.5, 4.0)
+ABSURD_MS = 86_400_000
+"""No word lasts longer by itself: one that seems to was written by a wrong clock, and may be replaced."""
 CLOCKS_APART_SECS = 1.0
 """By how much two replicas may differ in what the table's clock said."""
 REPORTED = 1000
@@ -78,6 +80,7 @@ class DynamoStore:
         self._first_read_secs = float("inf")
         self._loss: str | None = None
         self._told: Word | None = None
+        self._word: tuple[Word, float] | None = None
         self._reported: set[tuple[str, str]] = set()
 
     ends_leases = False
@@ -94,11 +97,15 @@ class DynamoStore:
         """See ``Store.put``. Raises ``Rejected`` where the table can never hold it."""
         items.check_key(key)
         instance_id = _decode_instance(value).instance_id
+        ends_ms = 0
+
+        def item() -> dict[str, Any]:
+            nonlocal ends_ms
+            ends_ms = self._sightings.mark(key, self._table_ms() + round(lease_secs * 1000))
+            return items.pool_item(key, value, instance_id, ends_ms, lease_secs)
+
         async with self._table.deadline():
             await self._table.know_time()
-            ends_ms = round((self._table.clock.at(self._clock()) + lease_secs) * 1000)
-            ends_ms = self._sightings.mark(key, ends_ms)
-            item = items.pool_item(key, value, instance_id, ends_ms, lease_secs)
             try:
                 before = (await self._table.put(item)).before
             except TooLarge as error:
@@ -143,14 +150,17 @@ class DynamoStore:
         """See ``Store.settle``."""
         async with self._table.deadline():
             await self._table.know_time()
+            lasts_ms = round(secs * 1000)
             known_until_ms = None if known_until is None else round(self._table.clock.at(known_until) * 1000)
-            until_ms = round((self._table.clock.at(self._clock()) + secs) * 1000)
-            word = self._told = Word(reason, until_ms, known_until_ms)
+            word = self._told = Word(reason, self._table_ms() + lasts_ms, known_until_ms, lasts_ms)
             condition = {
-                "ConditionExpression": "attribute_not_exists(until_ms) OR until_ms < :until",
-                "ExpressionAttributeValues": {":until": {"N": str(word.until_ms)}},
+                "ConditionExpression": "attribute_not_exists(until_ms) OR until_ms < :until OR until_ms > :absurd",
+                "ExpressionAttributeValues": {
+                    ":until": {"N": str(word.until_ms)},
+                    ":absurd": {"N": str(word.until_ms + ABSURD_MS)},
+                },
             }
-            await self._unless(self._table.put(items.settling_item(word), condition))
+            await self._unless(self._table.put(lambda: items.settling_item(word), condition))
         self._nudge()
 
     async def end_settling(self, reason: str) -> None:
@@ -162,8 +172,8 @@ class DynamoStore:
         }
         async with self._table.deadline():
             await self._table.know_time()
-            now_ms = round(self._table.clock.at(self._clock()) * 1000)
-            await self._unless(self._table.put(items.settling_item(Word(reason, now_ms - 1000)), condition))
+            over = items.settling_item(Word(reason, self._table_ms() - 1000))
+            await self._unless(self._table.put(lambda: over, condition))
         self._nudge()
 
     async def _unless(self, write: Any) -> None:
@@ -210,8 +220,13 @@ class DynamoStore:
             self._feed.tell(deleted, Listed(health, self._sightings.running(asked_at), loss))
 
     def _settling(self, word: Word | None) -> str | None:
-        if word is None or word.until_ms / 1000 <= self._table.clock.at(self._clock()):
+        if word is None or word.until_ms <= self._table_ms():
             return None
+        if self._word is None or self._word[0] != word:
+            self._word = (word, self._clock())
+        lasts_secs = self._lease_secs if word.lasts_ms is None else word.lasts_ms / 1000
+        if self._clock() - self._word[1] > lasts_secs:
+            return None  # by whatever clock it was written
         return None if self._was_there(word) else word.reason
 
     def _was_there(self, word: Word) -> bool:
@@ -312,6 +327,9 @@ class DynamoStore:
                 "skipped": len(last.broken),
             },
         }
+
+    def _table_ms(self) -> int:
+        return round(self._table.clock.at(self._clock()) * 1000)
 
     def _drop_feed(self) -> None:
         feed, self._feed = self._feed, None

@@ -125,13 +125,16 @@ class Table:
                 if not self.clock.known:
                     await self.query(None, limit=1)
 
-    async def put(self, item: dict[str, Any], condition: dict[str, Any] | None = None) -> items.Written:
-        """Write an item. Raises ``ConditionFailed``, ``TooLarge``, ``Unavailable``."""
-        return await self._write("PutItem", {"Item": item, "ReturnValues": "ALL_OLD", **(condition or {})})
+    async def put(self, item: Callable[[], dict[str, Any]], condition: dict[str, Any] | None = None) -> items.Written:
+        """Write an item, which is made for each attempt: a refusal may have told that the table's time is another.
+
+        Raises ``ConditionFailed``, ``TooLarge``, ``Unavailable``.
+        """
+        return await self._write("PutItem", lambda: {"Item": item(), "ReturnValues": "ALL_OLD", **(condition or {})})
 
     async def delete(self, key: dict[str, Any], condition: dict[str, Any] | None = None) -> None:
         """Remove an item, which need not be there. Raises ``ConditionFailed``, ``Unavailable``."""
-        await self._write("DeleteItem", {"Key": key, **(condition or {})})
+        await self._write("DeleteItem", lambda: {"Key": key, **(condition or {})})
 
     async def query(self, start: dict[str, Any] | None, limit: int | None = None) -> tuple[items.Page, float]:
         """One page of the partition, and when it was there."""
@@ -145,7 +148,7 @@ class Table:
         if limit is not None:
             asked["Limit"] = limit
         async with self.deadline():
-            answer = await self._call("Query", asked)
+            answer = await self._call("Query", lambda: asked)
         try:
             page = items.page(answer.body)
         except ValueError as error:
@@ -153,7 +156,7 @@ class Table:
         self._counters.dynamodb_read_units.inc(page.read_units)
         return page, answer.received_at
 
-    async def _write(self, operation: Operation, asked: dict[str, Any]) -> items.Written:
+    async def _write(self, operation: Operation, asked: Callable[[], dict[str, Any]]) -> items.Written:
         answer = await self._call(operation, asked)
         try:
             written = items.written(answer.body)
@@ -164,12 +167,11 @@ class Table:
 
     # ---- one request, until it has an answer that counts
 
-    async def _call(self, operation: Operation, asked: dict[str, Any]) -> Answer:
-        body = items.encode({"TableName": self.name, "ReturnConsumedCapacity": "TOTAL", **asked})
+    async def _call(self, operation: Operation, asked: Callable[[], dict[str, Any]]) -> Answer:
         http = self._http or await self._open()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                answer = await self._try(http, operation, body)
+                answer = await self._try(http, operation, asked)
                 self._trouble = ""
                 return answer
             except _Momentary as error:
@@ -179,12 +181,12 @@ class Table:
             await asyncio.sleep(PAUSE_SECS * attempt * random.uniform(0.5, 1.0))  # noqa: S311
         raise AssertionError("the last attempt answers or raises")
 
-    async def _try(self, http: _Http, operation: Operation, body: bytes) -> Answer:
-        answer, sent = await self._send(http, operation, body)
+    async def _try(self, http: _Http, operation: Operation, asked: Callable[[], dict[str, Any]]) -> Answer:
+        answer, sent = await self._send(http, operation, asked())
         if not isinstance(answer, Refusal):
             return answer
         if answer.doubts_time and abs(self.clock.at(sent.at) - sent.signed_for) > TIME_IN_DOUBT_SECS:
-            answer, sent = await self._send(http, operation, body)  # by the clock that came with the refusal
+            answer, sent = await self._send(http, operation, asked())  # by the clock that came with the refusal
             if not isinstance(answer, Refusal):
                 return answer
         self._raise(answer, operation)
@@ -197,9 +199,9 @@ class Table:
             raise TooLarge(refusal.message)
         if refusal.throttles:
             self._counters.dynamodb_throttled.of(_CALLS[operation]).inc()
-        if refusal.doubts_credentials:
-            self._access.doubt()
         error = refusals.unavailable(refusal, operation, str(self))
+        if refusal.doubts_credentials and self._access.doubt():
+            raise _Momentary(error)  # there may be newer ones
         if refusal.is_momentary and not (refusal.throttles and self._stays_throttled(operation)):
             raise _Momentary(error)
         raise error
@@ -210,7 +212,8 @@ class Table:
         self._throttled_at = self._clock()
         return operation == "Query" or since_secs < THROTTLED_SECS
 
-    async def _send(self, http: _Http, operation: Operation, body: bytes) -> tuple[Answer | Refusal, _Sent]:
+    async def _send(self, http: _Http, operation: Operation, asked: dict[str, Any]) -> tuple[Answer | Refusal, _Sent]:
+        body = items.encode({"TableName": self.name, "ReturnConsumedCapacity": "TOTAL", **asked})
         credentials = await self._access.credentials()
         # Before its first answer the table's clock is not known: a refusal for it brings it.
         signed_for = self._table_secs() or time.time()
@@ -233,10 +236,12 @@ class Table:
         except (aiohttp.ClientError, OSError) as error:
             raise _Momentary(Unavailable(f"{self} cannot be reached: {_said(error)}")) from None
         received_at, sent = self._clock(), _Sent(sent_at, signed_for)
-        if date is not None:
+        refusal = None if status == 200 else refusals.read(status, answer)
+        is_of_table = answer.startswith(b"{") if refusal is None else refusal.code != ""
+        if date is not None and is_of_table:  # whatever stands in between has a clock of its own
             self.clock.observe(date, sent_at, received_at)
-        if status != 200:
-            return refusals.read(status, answer), sent
+        if refusal is not None:
+            return refusal, sent
         if date is None:
             raise Unavailable(f"what answers for {self} does not say the time (no Date): leases cannot be judged")
         if checksum is not None and checksum != str(zlib.crc32(answer)):

@@ -154,6 +154,26 @@ async def test_a_word_about_an_outage_concerns_only_who_was_not_there_before(ope
     assert (await writer.list_all()).health.settling == "a hold"
 
 
+async def test_a_word_that_a_wrong_clock_wrote_lasts_no_longer_than_it_was_meant_to(
+    open_store: Open, table: Table
+) -> None:
+    later = 0.0
+    store = open_store(clock=lambda: time.monotonic() + later)
+    far = int((time.time() + 3600) * 1000)
+    item = {"pk": {"S": "POOL"}, "sk": {"S": "#settling"}, "reason": {"S": "x"}, "until_ms": {"N": str(far)}}
+    table.put_item({**item, "lasts_ms": {"N": "60000"}})
+    assert (await store.list_all()).health.settling == "x"
+    later = 61.0
+    assert (await store.list_all()).health.settling is None
+    table.put_item({**item, "until_ms": {"N": str(far + 1)}})
+    assert (await store.list_all()).health.settling == "x"
+    later += LEASE + 1
+    assert (await store.list_all()).health.settling is None
+    table.put_item({**item, "until_ms": {"N": str(far + 10 * 86_400_000)}})
+    await store.settle("a hold", 60)
+    assert (await store.list_all()).health.settling == "a hold"
+
+
 # ---- reading
 
 

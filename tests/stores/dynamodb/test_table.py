@@ -123,7 +123,7 @@ async def table(server: Server, counters: Counters) -> AsyncIterator[Table]:
 
 async def put(table: Table) -> items.Written:
     async with table.deadline():
-        return await table.put(ITEM)
+        return await table.put(lambda: ITEM)
 
 
 # ---- deadlines, and what is sent again
@@ -263,6 +263,34 @@ async def test_a_wall_clock_that_is_an_hour_off_costs_one_refusal(table: Table, 
     assert abs(table.clock.at(time.monotonic()) - (time.time() + ahead)) < 1.1
 
 
+async def test_an_item_is_made_anew_where_the_time_turns_out_to_be_another(table: Table, server: Server) -> None:
+    await table.query(None)
+    server.ahead = 3600.0
+    server.answers = [wants_true_time] * 2
+    made: list[float] = []
+
+    def item() -> dict[str, Any]:
+        made.append(table.clock.at(time.monotonic()) - time.time())
+        return ITEM
+
+    async with table.deadline():
+        await table.put(item)
+    assert made == [pytest.approx(0.0, abs=1.1), pytest.approx(3600.0, abs=1.1)]
+
+
+@pytest.mark.parametrize(
+    "answer", [gives(502, b"<html>Bad gateway"), gives(503, b"{}"), gives(407, b"no"), gives(200, b"<html>Log in")]
+)
+async def test_the_clock_of_what_stands_in_between_is_not_the_tables(
+    table: Table, server: Server, answer: Answer
+) -> None:
+    await table.query(None)
+    server.ahead, server.answers = -3600.0, [answer] * 3
+    with pytest.raises(Unavailable):
+        await table.query(None)
+    assert abs(table.clock.at(time.monotonic()) - time.time()) < 1.1
+
+
 async def test_a_table_whose_clock_is_set_is_asked_again_by_its_new_time(table: Table, server: Server) -> None:
     await table.query(None)
     server.ahead = 3600.0
@@ -271,12 +299,15 @@ async def test_a_table_whose_clock_is_set_is_asked_again_by_its_new_time(table: 
     assert len(server.seen) == 3
 
 
-async def test_a_signature_that_is_wrong_for_another_reason_is_not_tried_again(table: Table, server: Server) -> None:
+async def test_a_signature_that_is_wrong_for_another_reason_is_tried_with_new_credentials_once(
+    table: Table, server: Server
+) -> None:
     await table.query(None)
-    server.answers = [refuses("InvalidSignatureException", "does not match")]
-    with pytest.raises(Unavailable, match="does not accept the credentials"):
-        await table.query(None)
-    assert len(server.seen) == 2
+    server.answers = [refuses("InvalidSignatureException", "does not match")] * 4
+    for seen in (3, 4):
+        with pytest.raises(Unavailable, match="does not accept the credentials"):
+            await table.query(None)
+        assert len(server.seen) == seen
 
 
 # ---- credentials
@@ -295,13 +326,16 @@ async def test_refused_credentials_are_looked_for_again(
         await table.query(None)
         file.write_text("[default]\naws_access_key_id = key-1\naws_secret_access_key = s\n")
         now += 5.0
-        server.answers = [refuses("ExpiredTokenException", "The security token included in the request is expired")]
+        expired = refuses("ExpiredTokenException", "The security token included in the request is expired")
+        server.answers = [expired]
+        await table.query(None)
+        server.answers = [expired] * 2
         with pytest.raises(Unavailable, match="have expired"):
             await table.query(None)
-        await table.query(None)
     finally:
         await table.close()
-    assert [headers["authorization"].split("/")[0][-5:] for _, headers in server.seen] == ["key-0", "key-0", "key-1"]
+    used = [headers["authorization"].split("/")[0][-5:] for _, headers in server.seen]
+    assert used == ["key-0", "key-0", "key-1", "key-1"], "refused again within a second: that is no news"
 
 
 async def test_credentials_that_end_are_renewed_by_the_clock_of_the_table(
@@ -344,6 +378,57 @@ async def test_credentials_that_end_are_renewed_by_the_clock_of_the_table(
     assert given == ["key-0"]
     assert "Credential=key-0/" in server.seen[-1][1]["authorization"]
     assert server.seen[-1][1]["x-amz-security-token"] == "t"
+
+
+STS = """<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>s</SecretAccessKey>
+<SessionToken>t</SessionToken><Expiration>{ends:%Y-%m-%dT%H:%M:%SZ}</Expiration></Credentials>
+<AssumedRoleUser><Arn>arn:aws:sts::1:assumed-role/r/s</Arn><AssumedRoleId>A:s</AssumedRoleId></AssumedRoleUser>
+</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"""
+
+
+async def test_a_role_is_asked_anew_before_its_credentials_end_by_the_clock_of_the_table(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """An hour behind, this wall clock would give the credentials of before for an hour after their end."""
+    server.ahead = 3600.0
+    given: list[str] = []
+
+    async def sts(request: aiohttp.web.Request) -> aiohttp.web.Response:
+        given.append(f"key-{len(given)}")
+        ends = datetime.datetime.fromtimestamp(time.time() + 3600 + 300, datetime.UTC)
+        return aiohttp.web.Response(text=STS.format(key=given[-1], ends=ends), content_type="text/xml")
+
+    app = aiohttp.web.Application()
+    app.router.add_post("/", sts)
+    runner = aiohttp.web.AppRunner(app)
+    await runner.setup()
+    port = free_port()
+    await aiohttp.web.TCPSite(runner, "127.0.0.1", port).start()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    (tmp_path / "token").write_text("who-asks")
+    for name, text in {
+        "AWS_SHARED_CREDENTIALS_FILE": tmp_path / "none",
+        "AWS_CONFIG_FILE": tmp_path / "none",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": tmp_path / "token",
+        "AWS_ROLE_ARN": "arn:aws:iam::1:role/r",
+        "AWS_ENDPOINT_URL_STS": f"http://127.0.0.1:{port}",
+    }.items():
+        monkeypatch.setenv(name, str(text))
+    later = 0.0
+    table = Table("pools", "eu-west-1", server.url, 5.0, Counters(), lambda: time.monotonic() + later)
+    try:
+        await table.query(None)
+        later = 5.0  # five minutes are left of them, which is little
+        await table.query(None)
+        async with asyncio.timeout(5):
+            while len(given) < 2 or "key-1" not in server.seen[-1][1]["authorization"]:
+                await table.query(None)
+    finally:
+        await table.close()
+        await runner.cleanup()
+    assert "Credential=key-0/" in server.seen[0][1]["authorization"]
 
 
 def test_without_a_region_or_with_a_profile_that_is_not_there_nothing_starts(
@@ -407,7 +492,7 @@ async def test_the_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyP
     finally:
         await table.close()
         await runner.cleanup()
-    assert asked == ["POST http://table.example:8000/"]
+    assert [line.rstrip("/") for line in asked] == ["POST http://table.example:8000"]
 
 
 async def test_certificates_that_cannot_be_read_are_told_with_their_path(monkeypatch: pytest.MonkeyPatch) -> None:
