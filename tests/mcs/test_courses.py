@@ -5,6 +5,7 @@ A second, plain reading of the rules, which knows nothing of the fold, says what
 
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
+from itertools import product
 from typing import Any
 
 from hypothesis import given, settings
@@ -110,53 +111,43 @@ def test_every_karmada_shape_in_any_order_and_split(events: list[Event], is_cont
 # ---- anything at all
 
 
-def endpoints() -> st.SearchStrategy[Any]:
-    address = st.sampled_from(["10.0.0.1", "10.0.0.2", "fd00::1", "fd00:0::1", "010.0.0.1"])
-    condition = st.sampled_from([True, True, None, False])
-    conditions = st.fixed_dictionaries({}, optional={"ready": condition, "serving": condition})
-    pod = st.sampled_from([None, {"kind": "Pod", "name": "p-0"}, {"kind": "Pod", "name": "p-1"}])
-    endpoint = st.builds(
-        lambda address, conditions, pod: {"addresses": [address], "conditions": conditions, "targetRef": pod},
-        address,
-        conditions,
-        pod,
-    )
-    return st.none() | st.lists(endpoint, max_size=3)
+# One choice among all that can be made of the values below is drawn many times faster than each value by itself.
+
+ABSENT = object()
 
 
-def ports() -> st.SearchStrategy[Any]:
-    port = st.fixed_dictionaries(
-        {"name": st.sampled_from(["http", "http", "relay", None]), "port": st.sampled_from([80, 80, 81, 0, None])},
-        optional={"protocol": st.sampled_from(["TCP", "UDP"]), "appProtocol": st.sampled_from(["http", "https"])},
-    )
-    return st.none() | st.lists(port, max_size=2)
+def every(**values: Iterable[Any]) -> list[dict[str, Any]]:
+    """Every dictionary that takes one of the values for each name."""
+    found = (zip(values, chosen, strict=True) for chosen in product(*values.values()))
+    return [{name: value for name, value in pairs if value is not ABSENT} for pairs in found]
 
 
+CONDITIONS = every(ready=[ABSENT, True, True, None, False], serving=[ABSENT, True, True, None, False])
+ENDPOINTS = every(
+    addresses=[["10.0.0.1"], ["10.0.0.2"], ["fd00::1"], ["fd00:0::1"], ["010.0.0.1"]],
+    conditions=CONDITIONS,
+    targetRef=[None, {"kind": "Pod", "name": "p-0"}, {"kind": "Pod", "name": "p-1"}],
+)
+PORTS = every(
+    name=["http", "http", "relay", None],
+    port=[80, 80, 81, 0, None],
+    protocol=[ABSENT, "TCP", "UDP"],
+    appProtocol=[ABSENT, "http", "https"],
+)
 SERVICES = ["a-pool-relay", "a-frontend", "b-frontend", "a-b-pool-relay", "other", "global-router"]
 LABELS = st.one_of(
     st.just({}),
-    st.builds(lambda service: {MCS_SERVICE: service}, st.sampled_from(SERVICES)),
-    st.builds(lambda service: {SERVICE_NAME: service, MANAGED_BY: KUBE}, st.sampled_from(SERVICES)),
-    *[
-        st.builds(
-            lambda service, cluster: {MCS_SERVICE: service, MCS_SOURCE: cluster},
-            st.sampled_from(SERVICES[:4]),
-            st.sampled_from(["c1", "c2"]),
-        )
-    ]
-    * 3,
+    st.sampled_from([{MCS_SERVICE: service} for service in SERVICES]),
+    st.sampled_from([{SERVICE_NAME: service, MANAGED_BY: KUBE} for service in SERVICES]),
+    *[st.sampled_from(every(**{MCS_SERVICE: SERVICES[:4], MCS_SOURCE: ["c1", "c2"]}))] * 3,
 )
 OBJECTS = st.builds(
-    lambda name, labels, namespace, uid, family, endpoints, ports: manifest(
-        name, labels, namespace=namespace, uid=uid, family=family, endpoints=endpoints, ports=ports
-    ),
+    lambda name, labels, placed, endpoints, ports: manifest(name, labels, **placed, endpoints=endpoints, ports=ports),
     st.sampled_from("stuv"),
     LABELS,
-    st.sampled_from(["llm", "llm", "n2"]),
-    st.sampled_from(["1", "2"]),
-    st.sampled_from(["IPv4", "IPv4", "IPv4", "FQDN"]),
-    endpoints(),
-    ports(),
+    st.sampled_from(every(namespace=["llm", "llm", "n2"], uid="12", family=["IPv4", "IPv4", "IPv4", "FQDN"])),
+    st.none() | st.lists(st.sampled_from(ENDPOINTS), max_size=3),
+    st.none() | st.lists(st.sampled_from(PORTS), max_size=2),
 )
 COURSES = st.lists(
     st.one_of(
