@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from tests.listening import some_turns, stop_listening
+from tests.live.signs import free_port
 from tests.mcs.api_http import (
     END_OF_CHUNKS,
     WATCH_HEAD,
@@ -173,11 +174,9 @@ class ApiServer:
     # ---- life
 
     async def start(self, port: int = 0) -> Self:
-        """Listen; on the port of before when started again."""
-        self._server = await asyncio.start_server(
-            self._accepted, "127.0.0.1", port or self._port, ssl=self._tls, limit=2**20
-        )
-        self._port = self._server.sockets[0].getsockname()[1]
+        """Listen; on the port of before when started again, which no other server is given meanwhile."""
+        self._port = port or self._port or free_port()
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self._port, ssl=self._tls, limit=2**20)
         return self
 
     async def refuse(self) -> None:
