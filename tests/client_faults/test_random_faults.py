@@ -79,6 +79,7 @@ def through(examples: settings) -> tuple[int, int]:
 def test_through_a_thousand_random_faults() -> None:
     """The same ones each time, so that no run fails by chance; others are for the soak."""
     faults, judged = through(settings(MOST, max_examples=120, derandomize=True, database=None))
+    print(f"{faults} faults, {judged} snapshots judged")
     assert faults >= FAULTS_AT_LEAST
     assert judged > faults
 

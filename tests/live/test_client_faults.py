@@ -9,6 +9,7 @@ import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,10 +23,14 @@ from tests.live.replica import Replica, pool
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
 FAULTS_AT_LEAST = 100
-FAULTS_EACH = 28
-FAULTS_BEFORE_A_CALM = 7
-CHANGES_BEFORE_AN_OUTAGE = 30
+FAULTS_EACH = 10
+FAULTS_BEFORE_A_CALM = 5
+WAYS = [[0, 1], [1, 0], [0], [1], [0, 1]] * 2
+"""Which replicas each client knows, in its order."""
+CHANGES_BEFORE_AN_OUTAGE = 20
 CURRENT_SECS = 2.0
+STREAMING_SECS = 4
+"""How long clients stay, in the end, for streams to be tried again: the service asks them to wait for up to 3 s."""
 BUSY_SECS = 2.0
 """What a busy machine may add to any promise."""
 NAMES = [f"c1/n1/p{number}" for number in range(5)]
@@ -37,6 +42,7 @@ class Version:
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         self.number = number
+        self.body = pool(name, metadata={"version": str(number)})
         self.sent = time.monotonic()
         self.ended = float("inf")
         """When the replicas were first told of what came after it."""
@@ -49,8 +55,10 @@ class Version:
 class Publisher:
     """Changes pools all along, at either replica, and remembers what was published when."""
 
-    def __init__(self, replicas: tuple[Replica, Replica], dice: random.Random) -> None:
+    def __init__(self, redis: RedisServer, replicas: tuple[Replica, Replica], dice: random.Random) -> None:
+        self.redis = redis
         self.replicas = replicas
+        self.complete = True
         self.dice = dice
         self.versions: list[Version] = []
         self.now: dict[str, Version] = {}
@@ -83,6 +91,23 @@ class Publisher:
         self.up_since = time.monotonic()
         self.up.set()
 
+    async def lose_everything(self) -> None:
+        """The store is empty, and a replica starts: it has an empty list until relays register, and is not complete."""
+        self.faults += 1
+        self.up.clear()
+        empty = self.replicas[0]
+        await asyncio.to_thread(empty.kill)
+        await asyncio.to_thread(self.redis.cli, "FLUSHALL")
+        await asyncio.to_thread(empty.start)
+        assert await self.list(empty) == {}
+        self.complete = False  # and it stays so for a lease
+        await asyncio.sleep(1.5)
+        for version in self.now.values():
+            await self._told(empty, partial(empty.post, version.body))
+        await self.until_both_have_it()
+        self.up_since = time.monotonic()
+        self.up.set()
+
     async def change(self) -> None:
         name = self.dice.choice(NAMES)
         before, replica = self.now.get(name), self.dice.choice(self.replicas)
@@ -97,8 +122,7 @@ class Publisher:
             version = Version(name, len(self.versions))
             self.versions.append(version)
             self.now[name] = version
-            body = pool(name, metadata={"version": str(version.number)})
-            await self._told(replica, lambda: replica.post(body))
+            await self._told(replica, lambda: replica.post(version.body))
         await self.until_both_have_it()
         if before is not None:
             before.over = time.monotonic()
@@ -107,6 +131,14 @@ class Publisher:
         """A replica that stands still takes it later; what is asked for is taken in the end."""
         answer = await asyncio.to_thread(work)
         assert answer.status in (200, 204), f"{replica.name}: {answer.status} {answer.body!r}"
+
+    def is_current(self, snapshot: Snapshot) -> bool:
+        """While lists are not complete, nobody is told of all that left."""
+        shown = {str(each.key): int(each.metadata["version"]) for each in snapshot.pools}
+        now = {name: version.number for name, version in self.now.items()}
+        if self.complete:
+            return snapshot.complete and shown == now
+        return not snapshot.complete and shown.items() >= now.items()
 
     async def until_both_have_it(self) -> None:
         wanted = {name: str(version.number) for name, version in self.now.items()}
@@ -216,13 +248,16 @@ async def through_faults(
         fault, hit = dice.choice(FAULTS), dice.sample(proxies, dice.randint(1, len(proxies)))
         for proxy in hit:
             await fault(proxy)
-        await asyncio.sleep(dice.choice([0.02, 0.1, 0.3, 0.6]))
+        await asyncio.sleep(dice.choice([0.02, 0.2, 0.8, 2.0]))
         judge.judge(pools.snapshot)
         if dice.random() < 0.7 or number % FAULTS_BEFORE_A_CALM == 0:
             for proxy in proxies:
                 await proxy.heal()
         if number % FAULTS_BEFORE_A_CALM == 0:
             slowest = max(slowest, await current_again(publisher, pools))
+    for _ in range(STREAMING_SECS):  # streams are back by then, and changes come by them
+        await asyncio.sleep(1.0)
+        slowest = max(slowest, await current_again(publisher, pools))
     return slowest
 
 
@@ -232,8 +267,7 @@ async def current_again(publisher: Publisher, pools: Pools) -> float:
     while True:
         await publisher.up.wait()
         begun = max(called, publisher.up_since)
-        shown = {str(each.key): int(each.metadata["version"]) for each in pools.snapshot.pools}
-        if shown == {name: version.number for name, version in publisher.now.items()} and pools.snapshot.complete:
+        if publisher.is_current(pools.snapshot):
             return time.monotonic() - begun
         secs = time.monotonic() - begun
         assert secs < CURRENT_SECS + BUSY_SECS, f"not current after {secs:.1f} s: {pools.trouble}"
@@ -243,22 +277,17 @@ async def current_again(publisher: Publisher, pools: Pools) -> float:
 async def test_a_hundred_faults_on_the_way_to_two_replicas(debian_redis: RedisServer, start_pair: StartPair) -> None:
     replicas = await asyncio.to_thread(start_pair, debian_redis, lease=100, heartbeat=30)
     dice = random.Random(9)
-    publisher = Publisher(replicas, dice)
+    publisher = Publisher(debian_redis, replicas, dice)
     for _ in range(4):
         await publisher.change()
-    ways = [[0, 1], [1, 0], [0], [1]]
     publishing = asyncio.create_task(publisher.run())
-    try:
-        async with asyncio.TaskGroup() as group:
-            going = [
-                group.create_task(one_client(publisher, way, random.Random(10 + at))) for at, way in enumerate(ways)
-            ]
-    finally:
-        publishing.cancel()
-        await asyncio.wait([publishing])
-    if not publishing.cancelled():
-        publishing.result()
-    faults = publisher.faults + len(ways) * FAULTS_EACH
+    passed = asyncio.Barrier(len(WAYS) + 1)
+    async with asyncio.TaskGroup() as group:
+        going = [
+            group.create_task(one_client(publisher, way, random.Random(seed), passed)) for seed, way in enumerate(WAYS)
+        ]
+        group.create_task(lose_everything_then(publisher, publishing, passed))
+    faults = publisher.faults + len(WAYS) * FAULTS_EACH
     assert faults >= FAULTS_AT_LEAST
     print(
         faults,
@@ -269,7 +298,24 @@ async def test_a_hundred_faults_on_the_way_to_two_replicas(debian_redis: RedisSe
     )
 
 
-async def one_client(publisher: Publisher, way: list[int], dice: random.Random) -> tuple[float, int]:
+async def lose_everything_then(publisher: Publisher, publishing: asyncio.Task[None], passed: asyncio.Barrier) -> None:
+    """When all clients are through their faults, changes end; and when all are current then, the store is lost."""
+    try:
+        await passed.wait()
+        assert not publishing.done(), publishing
+    finally:
+        publishing.cancel()
+        await asyncio.wait([publishing])
+    await publisher.until_both_have_it()
+    await passed.wait()
+    await passed.wait()
+    await publisher.lose_everything()
+    await passed.wait()
+
+
+async def one_client(
+    publisher: Publisher, way: list[int], dice: random.Random, passed: asyncio.Barrier
+) -> tuple[float, int]:
     proxies = [HttpProxy(publisher.replicas[which].port) for which in way]
     judge = Judge(publisher)
     for proxy in proxies:
@@ -280,6 +326,10 @@ async def one_client(publisher: Publisher, way: list[int], dice: random.Random) 
             judging = asyncio.create_task(judge_each(pools, judge))
             try:
                 slowest = await through_faults(publisher, proxies, pools, judge, dice)
+                for _ in ("no changes any more", "the store was lost"):
+                    await passed.wait()
+                    await passed.wait()
+                    slowest = max(slowest, await current_again(publisher, pools))
                 if judging.done():
                     judging.result()
             finally:
