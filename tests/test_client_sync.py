@@ -186,6 +186,33 @@ def test_waiting_for_a_change_has_a_limit_and_misses_none(service: ServiceThread
     assert not pools.changed()
 
 
+def test_a_snapshot_is_read_without_waiting_for_the_loop(service: ServiceThread) -> None:
+    service.put("a")
+    stuck = threading.Event()
+    with Client(service.fake.url) as client, client.follow() as pools:
+        with pools_of_another_thread(pools) as other:
+            assert other.result(5) == ["a"]
+        turning = client._background._begun().loop
+        turning.call_soon_threadsafe(stuck.wait)
+        try:
+            first, second = pools.snapshot, pools.snapshot
+            assert names(first) == ["a"]
+            assert (first.complete, first.etag) == (True, service.fake.token)
+            assert 0 <= first.age <= second.age < 5
+        finally:
+            stuck.set()
+        service.put("b")
+        await_sign(lambda: names(pools.snapshot) == ["a", "b"], 5, "the change is there")
+        service.do(service.fake.stop())
+        await_sign(lambda: pools.snapshot.age > 0.5, 5, "it ages while nobody confirms it")
+    with pytest.raises(Closed):
+        pools.snapshot  # noqa: B018
+
+
+def pools_of_another_thread(pools: Pools) -> Any:
+    return meanwhile(lambda: names(pools.snapshot))
+
+
 def test_a_pool_is_registered_while_the_block_runs(service: ServiceThread) -> None:
     with Client(service.fake.url) as client:
         with client.register(REGISTRATION) as heartbeat:
@@ -354,7 +381,7 @@ def running(service: ServiceThread, text: str) -> Iterator["subprocess.Popen[str
 
 @contextmanager
 def script(text: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-X", "dev", "-u", "-c", text]
+    command = [sys.executable, "-W", "default", "-u", "-c", text]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
@@ -423,6 +450,42 @@ def test_a_program_that_closes_nothing_ends_quietly_and_leaves_no_pool(service: 
     assert (output, process.returncode) == ("['p1']\n", 0)
     assert len(service.fake.requests("DELETE")) == 1
     assert not service.open_streams
+
+
+def test_a_program_ends_though_a_thread_still_waits_for_changes(service: ServiceThread) -> None:
+    text = """
+    import threading
+    heartbeat = client.register(registration).__enter__()
+    pools = client.follow().__enter__()
+    waiting = threading.Thread(target=lambda: say(pools.changed(pools.version), list(pools)))
+    waiting.start()
+    say("the main thread ends")
+    """
+    with running(service, text) as process:
+        output, _ = process.communicate(timeout=15)
+    assert (output, process.returncode) == ("the main thread ends\nFalse []\n", 0)
+    assert len(service.fake.requests("DELETE")) == 1
+
+
+def test_a_fork_while_another_thread_makes_a_call_leaves_no_lock_behind(service: ServiceThread) -> None:
+    text = f"""
+    idle = Client({service.fake.url!r})
+    idle._background._lock.acquire()  # as another thread would hold it for a moment
+    import threading
+    def forking():
+        child = os.fork()
+        if not child:
+            say([pool.dgd_name for pool in idle.list().pools])
+            idle.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread = threading.Thread(target=forking)
+    thread.start()
+    thread.join()
+    """
+    with running(service, text) as process:
+        output, _ = process.communicate(timeout=15)
+    assert (output, process.returncode) == ("[]\n", 0)
 
 
 def test_after_a_fork_a_client_that_was_used_says_so_and_another_works(service: ServiceThread) -> None:

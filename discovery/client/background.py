@@ -6,7 +6,7 @@ is run. Made for ``sync``.
 
 import asyncio
 import atexit
-import concurrent.futures
+import concurrent.futures.thread
 import os
 import threading
 import warnings
@@ -36,6 +36,7 @@ class Background:
 
     def __init__(self, whole: Block) -> None:
         self._whole = whole
+        self._process = os.getpid()
         self._lock = threading.RLock()  # a handler of a signal may close what it interrupts
         self._thread: _LoopThread | None = None
         self._closed = False
@@ -62,6 +63,7 @@ class Background:
 
     def close(self) -> None:
         """Leave all blocks and end the thread, for ever; fine when that was done before."""
+        self._look_for_a_fork()
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -70,7 +72,13 @@ class Background:
             thread.begin_to_end()
             thread.wait_for_end()
 
+    def _look_for_a_fork(self) -> None:
+        """What was not begun before a fork may begin here. Who held the lock then does not exist here."""
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.RLock()
+
     def _begun(self) -> "_LoopThread":
+        self._look_for_a_fork()
         with self._lock:
             if self._closed:
                 raise Closed
@@ -218,7 +226,6 @@ class _Call(Generic[Result]):
 _running: "weakref.WeakSet[_LoopThread]" = weakref.WeakSet()
 
 
-@atexit.register
 def _end_all() -> None:
     """What was never closed is closed at the end of the process: no pool stays that was to be deregistered."""
     threads = list(_running)
@@ -226,6 +233,11 @@ def _end_all() -> None:
         thread.begin_to_end()
     for thread in threads:
         thread.wait_for_end()
+
+
+# Before Python waits for threads, which themselves may wait for a client; ``atexit`` comes after that. And before the
+# pools of threads end, without which no name is resolved: what was registered later is called earlier.
+getattr(threading, "_register_atexit", atexit.register)(_end_all)
 
 
 def _forgotten(thread: _LoopThread) -> None:

@@ -10,12 +10,14 @@
 A facade and nothing else: each call runs the one of ``discovery.client`` on an event loop in the background, so that
 rules, errors and docs are those given there. A client and its blocks may be used by several threads. Within a running
 event loop the calls work too, and hold that loop up while they wait. Ctrl-C ends what is waited for as it ends a
-coroutine: what was begun is undone first.
+coroutine: what was begun is undone first. SIGTERM ends a Python program without that; a program that keeps pools
+registered makes it an exception: ``signal.signal(signal.SIGTERM, lambda *_: sys.exit())``.
 """
 
 import asyncio
 import functools
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -45,11 +47,41 @@ class _Block(Generic[AsyncBlock]):
         self._block = block
 
     def __enter__(self) -> Self:
-        self._background.enter(self._block)
+        self._background.enter(self._entered())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._background.leave(self._block)
+        self._background.leave(self._entered())
+
+    def _entered(self) -> Block:
+        return self._block
+
+
+class _Newest:
+    """The newest snapshot of a block, to be read by any thread without a word to the loop."""
+
+    def __init__(self, pools: AsyncPools) -> None:
+        self.shown: tuple[Snapshot, int] | None = None
+        self._pools = pools
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        await self._pools.__aenter__()
+        self.shown = self._pools.snapshot, self._pools.version
+        self._task = asyncio.create_task(self._show(self._pools.version), name="newest snapshot")
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._pools.__aexit__(None, None, None)
+        finally:
+            self.shown = None
+            if self._task is not None:
+                self._task.cancel()
+
+    async def _show(self, version: int) -> None:
+        while await self._pools.changed(version):
+            version = self._pools.version
+            self.shown = self._pools.snapshot, version
 
 
 class Pools(_Block[AsyncPools]):
@@ -60,7 +92,11 @@ class Pools(_Block[AsyncPools]):
 
     def __init__(self, background: Background, block: AsyncPools) -> None:
         super().__init__(background, block)
+        self._newest = _Newest(block)
         self._seen = threading.local()
+
+    def _entered(self) -> Block:
+        return self._newest
 
     def __iter__(self) -> Iterator[Snapshot]:
         changes = aiter(self._block)
@@ -74,13 +110,12 @@ class Pools(_Block[AsyncPools]):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The list as it is now."""
-
-        async def current() -> tuple[Snapshot, int]:
-            return self._block.snapshot, self._block.version
-
-        snapshot, self._seen.version = self._background.run(current)
-        return snapshot
+        """The list as it is now, within the block. Reading it waits for nothing: it may be read for every request."""
+        if (shown := self._newest.shown) is None:
+            raise Closed
+        snapshot, self._seen.version = shown
+        age = time.monotonic() - self._block._kept.confirmed_at  # by the clock of the loop, and one word to read
+        return Snapshot(snapshot.complete, snapshot.pools, snapshot.etag, age)
 
     @property
     def trouble(self) -> str | None:
