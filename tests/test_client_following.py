@@ -370,6 +370,67 @@ def test_a_replica_that_lacks_pools_changes_nothing_while_others_tell_otherwise(
     follow(loop, course)
 
 
+def test_a_complete_list_of_a_replica_that_lags_changes_nothing_while_others_tell_otherwise(
+    loop: VirtualTimeLoop,
+) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        await asyncio.sleep(3)
+        service.lagging = service.body().encode()
+        service.drop("a")
+        service.put("c")
+        await asyncio.sleep(0.1)
+        version = pools.version
+        for _ in range(200):
+            await asyncio.sleep(0.1)
+            assert shown(pools) == ["b", "c"]
+        assert (pools.version, len(service.streams)) == (version, 1)
+
+    follow(loop, course)
+
+
+def test_a_pool_that_was_deleted_does_not_come_back_from_a_replica_that_lags(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.drop("a")
+        service.names["a"] = "m"  # as the next replica has it, which does not know yet
+        service.restart()
+        for _ in range(17):
+            await asyncio.sleep(0.1)
+            assert shown(pools) == ["b"]
+        assert len(service.streams) == 2
+        assert pools.snapshot.etag is None
+        service.drop("a")
+        await asyncio.sleep(0.1)
+        assert (shown(pools), pools.snapshot.etag) == (["b"], service.token)
+
+    follow(loop, course)
+
+
+def test_a_pool_that_is_back_in_truth_is_shown_soon(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.drop("a")
+        await asyncio.sleep(0.1)
+        service.put("a")  # who says so knows
+        await asyncio.sleep(0.01)
+        assert shown(pools) == ["a", "b"]
+        service.drop("a")
+        service.names["a"] = "m2"
+        service.restart()
+        await asyncio.sleep(CURRENT_SECS)
+        assert [pool.model for pool in pools.snapshot.pools] == ["m2", "m"]
+        service.drop("a")
+        service.put("c")
+        service.names["a"] = "m2"
+        service.restart()
+        await asyncio.sleep(1.7)
+        assert shown(pools) == ["b", "c"]
+        before = pools.version
+        await asyncio.sleep(0.3)
+        assert (shown(pools), pools.snapshot.etag) == (["a", "b", "c"], service.token)
+        assert pools.version > before
+
+    follow(loop, course)
+
+
 def test_where_all_say_that_pools_may_be_missing_it_is_believed(loop: VirtualTimeLoop) -> None:
     async def course(service: Model, pools: Pools) -> None:
         for _ in range(3):

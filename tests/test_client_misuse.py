@@ -237,5 +237,50 @@ async def test_cancelled_at_any_moment_nothing_runs_on(service: FakeService, aft
     assert service.pools == {}
 
 
+async def test_cancelled_while_it_is_left_a_pool_is_deregistered_all_the_same(
+    service: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(client: Client) -> None:
+        async with client.register(REGISTRATION):
+            await asyncio.Event().wait()
+
+    async with Client(service.url) as client:
+        for _ in range(3):
+            service.can("DELETE", Canned(503, headers=("Retry-After: 0",), gate=(gate := asyncio.Event())))
+            using = asyncio.create_task(use(client))
+            await until(lambda: service.pools)
+            deletes = len(service.requests("DELETE"))
+            using.cancel()
+            await until(lambda before=deletes: len(service.requests("DELETE")) > before)
+            using.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await using
+            gate.set()
+            await until(lambda: not service.pools)
+            async with asyncio.timeout(5):
+                while True:  # until it has been left
+                    try:
+                        async with client.register(REGISTRATION):
+                            break
+                    except RuntimeError:
+                        await asyncio.sleep(0.01)
+    assert service.pools == {}
+
+
+async def test_a_program_that_ends_while_a_pool_is_deregistered_says_what_is_left(
+    service: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.can("DELETE", Canned(204, gate=asyncio.Event()))
+    async with Client(service.url) as client:
+        heartbeat = await client.register(REGISTRATION).__aenter__()
+        leaving = asyncio.create_task(heartbeat.__aexit__(None, None, None))
+        await until(lambda: service.requests("DELETE"))
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("leaving "):
+                task.cancel()
+        await asyncio.wait([leaving])
+    assert "it stays until its lease ends: the program ended first" in caplog.text
+
+
 def test_the_library_is_typed() -> None:
     assert files("discovery").joinpath("py.typed").is_file()

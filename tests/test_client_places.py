@@ -9,6 +9,7 @@ import pytest
 
 from discovery.client import Client, NoAnswer
 from discovery.client import places as places_module
+from discovery.client.answers import all_of
 from discovery.client.places import Place, Places
 from discovery.client.race import Progress, Race, Stage
 from discovery.client.service import Request, Service
@@ -190,6 +191,66 @@ async def test_a_replica_that_takes_the_connection_and_says_nothing_is_asked_bes
         gate.set()
         await asyncio.gather(asking, return_exceptions=True)
     await connections.close()
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param(Canned(404, "default backend"), id="an ingress that does not know it"),
+        pytest.param(Canned(401, {"detail": "no such token"}), id="a token file that is broken there"),
+        pytest.param(Canned(403, {"detail": "no scope"}), id="a scope that is not given there"),
+        pytest.param(Canned(421), id="misdirected"),
+    ],
+)
+async def test_what_one_place_refuses_another_may_take(refusal: Canned) -> None:
+    async with FakeService() as refusing, FakeService() as other, Client([refusing.url, other.url]) as client:
+        for kind in ("GET", "POST", "STREAM"):
+            refusing.can(kind, *[refusal] * 100)
+        assert (await client.list()).complete
+        async with client.register(Registration("c1", "n1", "p1", "m")) as heartbeat:
+            assert heartbeat.trouble is None
+            assert other.pools
+        assert other.pools == {}
+        async with client.follow() as pools:
+            assert pools.snapshot.complete
+
+
+async def test_what_all_places_refuse_is_a_refusal_and_with_an_outage_it_may_pass() -> None:
+    async with FakeService() as one, FakeService() as other, Client([one.url, other.url]) as client:
+        for refusing in (one, other):
+            refusing.can("GET", Canned(401, {"detail": "no such token"}))
+        with pytest.raises(Rejected, match="no such token"):
+            await client.list()
+        one.can("GET", Canned(401, {"detail": "no such token"}))
+        other.can("GET", Canned(503, {"detail": "starting"}))
+        with pytest.raises(Unavailable, match=r"no such token.*starting"):
+            await client.list()
+
+
+async def test_the_fault_of_a_registration_is_told_by_the_first_place() -> None:
+    async with FakeService() as one, FakeService() as other, Client([one.url, other.url]) as client:
+        one.can("POST", Canned(422, {"detail": "no model"}))
+        with pytest.raises(Rejected, match="no model"):
+            await client.register(Registration("c1", "n1", "p1", "m")).__aenter__()
+        assert other.seen == []
+
+
+async def test_a_refusal_leaves_the_connection_behind_which_a_balancer_may_choose_again() -> None:
+    async with FakeService() as service, Client(service.url) as client:
+        await client.list()
+        service.can("GET", Canned(401))
+        with pytest.raises(Rejected):
+            await client.list()
+        await client.list()
+    assert [seen.connection for seen in service.seen] == [1, 1, 2]
+
+
+def test_many_failures_make_one_line() -> None:
+    told = all_of([NoAnswer(f"cannot connect to 10.0.0.{number}", reached=False) for number in range(30)])
+    assert str(told).endswith("10.0.0.4; and 25 more")
 
 
 # ---- the race, on virtual time

@@ -3,7 +3,7 @@
 Pure: status, headers and body go in. Text of a server is cut and made fit for one line before it goes anywhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -11,6 +11,9 @@ import msgspec
 from discovery.errors import Fault, Rejected, Unavailable
 
 LONGEST_RETRY_AFTER_SECS = 60
+MANY = 5
+OWN_FAULTS = (400, 413, 415, 422)
+"""What a service answers to a request that no replica would take. Any other refusal may be of that server alone."""
 
 
 class Answer(NamedTuple):
@@ -33,6 +36,10 @@ class NoAnswer(Unavailable):
         self.dropped = dropped
 
 
+class RejectedHere(Rejected):
+    """One server refuses, or something in front of it; another may not."""
+
+
 class NoStream(Unavailable):
     """What was answered is no stream of events."""
 
@@ -51,7 +58,9 @@ class _Problem(msgspec.Struct):
 def judged(base: str, status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """The answer of the server at ``base``; raises ``Rejected`` for a 4xx, ``Unavailable`` for what may pass."""
     if 400 <= status < 500 and status not in (408, 429):
-        raise _rejected(base, status, _problem(body))
+        is_ours = headers.get("Content-Type", "").partition(";")[0].strip().lower() == "application/problem+json"
+        kind = Rejected if is_ours and status in OWN_FAULTS else RejectedHere
+        raise _rejected(kind, base, status, _problem(body))
     if status not in (200, 204, 304):
         raise _not_now(base, status, headers.get("Retry-After", ""), _problem(body))
     return Answer(status, bare(headers.get("ETag")), body)
@@ -66,13 +75,18 @@ def bare(etag: str | None) -> str | None:
     return token.removesuffix("-gzip").removesuffix(";gzip").removesuffix("-br") or None
 
 
-def all_of(failures: list[Unavailable]) -> Unavailable:
-    """One error for a round in which no base URL gave an answer that settles it."""
-    text = "; ".join(dict.fromkeys(failure.detail for failure in failures))
-    answered = [failure for failure in failures if not isinstance(failure, NoAnswer)]
-    if answered:
-        return Unavailable(text, retry_after_secs=min(failure.retry_after_secs for failure in answered))
-    return NoAnswer(text, reached=any(isinstance(failure, NoAnswer) and failure.reached for failure in failures))
+def all_of(failures: Sequence[Unavailable | RejectedHere]) -> Unavailable | RejectedHere:
+    """One error for a round in which no place gave an answer that settles it: a refusal where all of them refuse."""
+    refusals = [failure for failure in failures if isinstance(failure, RejectedHere)]
+    if len(refusals) == len(failures):
+        return refusals[0]
+    texts = list(dict.fromkeys(failure.detail for failure in failures))
+    more = [f"and {len(texts) - MANY} more"] if len(texts) > MANY else []
+    text = "; ".join(texts[:MANY] + more)
+    not_now = [each for each in failures if isinstance(each, Unavailable) and not isinstance(each, NoAnswer)]
+    if not_now:
+        return Unavailable(text, retry_after_secs=min(failure.retry_after_secs for failure in not_now))
+    return NoAnswer(text, reached=any(not isinstance(each, NoAnswer) or each.reached for each in failures))
 
 
 def one_line(text: str) -> str:
@@ -87,11 +101,11 @@ def _problem(body: bytes) -> _Problem:
         return _Problem()
 
 
-def _rejected(base: str, status: int, problem: _Problem) -> Rejected:
+def _rejected(kind: type[Rejected], base: str, status: int, problem: _Problem) -> Rejected:
     said = one_line(problem.detail or problem.title) or "no reason was given; is it a discovery service?"
     faults = tuple(Fault(one_line(fault.path), one_line(fault.message)) for fault in problem.errors)
     title = one_line(problem.title) or f"status {status}"
-    return Rejected(status, title, f"{base} answered {status}: {said}", faults=faults)
+    return kind(status, title, f"{base} answered {status}: {said}", faults=faults)
 
 
 def _not_now(base: str, status: int, retry_after: str, problem: _Problem) -> Unavailable:

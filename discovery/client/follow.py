@@ -21,6 +21,7 @@ from discovery.client.service import Pairs, path_of, target
 from discovery.client.snapshot import Snapshot
 from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
 from discovery.logs import event
+from discovery.model import PoolKey
 
 OUTSIDE = "following begins with its block: async with client.follow() as pools"
 
@@ -84,6 +85,7 @@ class Pools:
         self._changed = asyncio.Event()
         self._closed = False
         self._doubted = False
+        self._hidden: set[PoolKey] = set()
         self._stream_failure: DiscoveryError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._first: asyncio.Future[None] | None = None
@@ -176,9 +178,9 @@ class Pools:
             if self._tasks:
                 await asyncio.wait(self._tasks)
         finally:
-            await self._reach.close()
             if self._blocks is not None:
                 self._blocks.leave(self._end)
+            await self._reach.close()
 
     # ---- what the two tasks tell
 
@@ -241,10 +243,12 @@ class Pools:
         changed.set()
 
     def _arm(self) -> None:
-        """See again when the list would come into doubt, or a pool have gone unseen for too long."""
+        """See again when the list comes into doubt, a pool has gone unseen for too long, or one is shown again."""
         self._disarm()
-        times = (self._kept.doubtful_at, self._kept.assembly.next_drop)
+        hidden = self._kept.hidden(self._now())
+        times = (self._kept.doubtful_at, self._kept.assembly.next_drop, *hidden.values())
         at = min(time for time in times if time is not None)
+        self._hidden = set(hidden)
         self._timer = asyncio.get_running_loop().call_at(max(at, self._now()) + 0.001, self._see_again)
 
     def _disarm(self) -> None:
@@ -262,6 +266,8 @@ class Pools:
                 )
                 self._publish()
             return  # until it is heard of again; meanwhile nobody could show a pool
+        if self._hidden != self._kept.hidden(self._now()).keys():
+            self._publish()
         if self._kept.assembly.drop_unseen(self._now()):
             text = "gave up pools that incomplete lists have not shown for five minutes"
             event(logger, logging.WARNING, "stream.pools_dropped", text)

@@ -61,6 +61,7 @@ class Heartbeat:
         self._hurry = asyncio.Event()
         self._ending = False
         self._task: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         not_twice(self._task)
@@ -205,17 +206,23 @@ class Heartbeat:
         return max(error.retry_after_secs * random.uniform(1.0, 1.25), self._backoff.next())  # noqa: S311 - spreads clients, hides nothing
 
     async def _end(self) -> None:
-        """Leave the block: no registration from here on; then the pool is deregistered, if it may be there at all."""
+        """Leave the block. Who is cancelled in that waits no longer; what was begun goes on, within its deadlines."""
         self._ending = True
         self._hurry.set()
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave(), name=f"leaving {self.registration.key}")
+        await asyncio.shield(self._leaving)
+
+    async def _leave(self) -> None:
+        """No registration from here on; then the pool is deregistered, if it may be there at all."""
         try:
             await self._end_task()
             if self._may_be_stored and not self._keep_on_exit:
                 await self._deregister()
         finally:
-            await self._reach.close()
             if self._blocks is not None:
                 self._blocks.leave(self._end)
+            await self._reach.close()
 
     async def _end_task(self) -> None:
         task = self._task
@@ -233,11 +240,16 @@ class Heartbeat:
             async with asyncio.timeout(DEREGISTER_SECS):
                 await self._delete_until_taken()
         except (DiscoveryError, TimeoutError) as error:
-            reason = str(error) or str(self.trouble)
-            text = "%s was not deregistered, it stays until its lease ends: %s"
-            event(logger, logging.WARNING, "heartbeat.left_over", text, key, reason, pool=str(key), cause=reason)
+            self._say_left_over(str(error) or str(self.trouble))
+        except asyncio.CancelledError:
+            self._say_left_over("the program ended first")
+            raise
         else:
             event(logger, logging.INFO, "heartbeat.deregistered", "deregistered %s", key, pool=str(key))
+
+    def _say_left_over(self, reason: str) -> None:
+        key, text = self.registration.key, "%s was not deregistered, it stays until its lease ends: %s"
+        event(logger, logging.WARNING, "heartbeat.left_over", text, key, reason, pool=str(key), cause=reason)
 
     async def _delete_until_taken(self) -> None:
         backoff = Backoff(0.2, 2.0)

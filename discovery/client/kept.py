@@ -4,10 +4,14 @@ Pure: ``now`` is an argument, any clock that only goes forward. ``snapshot`` kno
 known which list of the service that comes to, when it was last confirmed, and whether it is still to be believed.
 """
 
+from discovery.client.listings import Listings
 from discovery.client.snapshot import CHANGES, WHOLE_LIST, Assembly, Snapshot
 from discovery.client.sse import Event
+from discovery.model import Listing, PoolKey
 
 LONGEST_TOKEN = 200
+LAG_SECS = 1.9
+"""For so long a replica may be behind another without saying so."""
 DOUBT_SECS = 5.0
 """How long nothing may confirm the list before it no longer claims to be complete.
 
@@ -22,8 +26,12 @@ class KeptList:
         self.doubt_secs = doubt_secs
         self.assembly = Assembly()
         self.mark = 0
+        self.told_at = float("-inf")
+        """When the last event came."""
         self.confirmed_at = float("-inf")
         self._trusted_at = float("-inf")
+        self._gone: dict[PoolKey, tuple[Listing, float]] = {}
+        """Pools that were taken away a moment ago: as they were, and until when a replica may not know of it."""
         self._token: str | None = None
         self._between_changes = True
         self._unknown = False
@@ -48,11 +56,25 @@ class KeptList:
         return self.started and self._between_changes and not self._unknown
 
     def shown(self, now: float) -> Snapshot:
-        """The list for readers. In doubt it keeps its pools, and may lack others."""
-        doubted = self.doubted(now)
-        exact = not doubted and not self.assembly.merged
+        """The list for readers. In doubt it keeps its pools, and may lack others.
+
+        A pool that was taken away a moment ago is not shown again for a list that has it as it was: that may be the
+        list of a replica that lags. If it is back in truth, a ``put`` says so, or lists still have it a little later.
+        """
+        doubted, hidden = self.doubted(now), self.hidden(now)
+        exact = not doubted and not hidden and not self.assembly.merged
         complete = self.assembly.complete and not doubted
-        return Snapshot(complete, self.assembly.pools, self.token if exact else None, now - self.confirmed_at)
+        pools = self.assembly.pools
+        if hidden:
+            pools = Listings(pool for pool in pools if pool.key not in hidden)
+        return Snapshot(complete, pools, self.token if exact else None, now - self.confirmed_at)
+
+    def hidden(self, now: float) -> dict[PoolKey, float]:
+        """The pools of the list that are not shown, and until when."""
+        if not self._gone:
+            return {}
+        self._gone = {key: gone for key, gone in self._gone.items() if gone[1] > now}
+        return {key: until for key, (was, until) in self._gone.items() if self.assembly.get(key) == was}
 
     def doubted(self, now: float) -> bool:
         """Whether it has gone unconfirmed for too long."""
@@ -88,6 +110,7 @@ class KeptList:
         self.mark += 1
         self.confirm(now)  # first, since pools are judged by when they were last shown
         changed = self.assembly.snapshot(given.complete, given.pools, now)
+        self._remember_removed(now)
         self._token, self._between_changes, self._unknown = _sendable(given.etag), True, False
         self.confirmed_at = now
         return changed
@@ -95,8 +118,12 @@ class KeptList:
     def take_event(self, event: Event, now: float) -> bool:
         """Take the next event of a stream; as ``take_list``. Raises ``ValueError`` for what is none."""
         self.mark += 1
+        self.told_at = now
         self._between_changes = False
         changed = self.assembly.apply(event.name, event.data, now)
+        self._remember_removed(now)
+        if event.name == "put":  # which nobody says of a pool that is gone
+            changed |= self._gone.pop(self.assembly.last_put, None) is not None
         if event.name == WHOLE_LIST:
             self._unknown = False
         elif event.name not in CHANGES:
@@ -104,6 +131,9 @@ class KeptList:
         if event.id is not None:
             self._token, self._between_changes = _sendable(event.id), True
         return changed
+
+    def _remember_removed(self, now: float) -> None:
+        self._gone |= {pool.key: (pool, now + LAG_SECS) for pool in self.assembly.take_removed()}
 
 
 def _sendable(token: str | None) -> str | None:

@@ -42,6 +42,8 @@ AT_ONCE = 3
 SLOW_SECS = 10.0
 """How long the oldest look under way may take."""
 DEADLINE_SECS = 30.0
+SETTLING_SECS = 1.3
+"""How long after its last event a stream is not doubted: other replicas may be behind it for a second."""
 GAP_SECS = 0.5
 """Looks that are hurried are at least so far apart."""
 GRACE_SECS = 0.25
@@ -106,7 +108,7 @@ class Looks:
         self._hurried = False
         self._usual_secs = USUAL_SECS
         self._lacking: dict[str, float] = {}
-        """Names of incomplete lists that lack something by another opinion, and until when that holds."""
+        """Names of lists that are wrong by another opinion, and until when that holds."""
         self._draw()
 
     async def run(self) -> None:
@@ -181,7 +183,7 @@ class Looks:
     async def _take(self, opinion: _Opinion) -> None:
         if self._told() and not self._is_old(opinion) and not self._agrees(opinion):
             await asyncio.sleep(GRACE_SECS)  # the stream may tell of it right now
-            if opinion.given is not None and not opinion.given.complete and not self._is_old(opinion):
+            if opinion.given is not None and not self._is_old(opinion):
                 opinion = await self._another_opinion(opinion.given)
         if opinion.given is None or self._is_old(opinion):
             return
@@ -198,7 +200,7 @@ class Looks:
         return opinion.given is None or self._kept.is_already(opinion.given)
 
     async def _another_opinion(self, given: Snapshot) -> _Opinion:
-        """Of a list that is not complete: it may come from a replica that lacks something, and the stream's may not."""
+        """Of a list other than what a stream tells: it may come from a replica that lags, and the stream's may not."""
         self._reach.renew()
         another = await self._opinion()
         if another.given is None and given.etag is not None:
@@ -217,6 +219,8 @@ class Looks:
 
     def _due_at(self) -> float:
         quiet_until = max(self._kept_since() + self._patience, self._trickling_until)
+        if self._told():
+            quiet_until = max(quiet_until, self._kept.told_at + SETTLING_SECS)
         due = self._begun_at + GAP_SECS if self._hurried else quiet_until
         if self._under_way:
             due = max(due, max(look.another_at for look in self._under_way.values()))

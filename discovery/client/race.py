@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
-from discovery.client.answers import all_of
+from discovery.client.answers import RejectedHere, all_of
 from discovery.client.places import Place
 from discovery.errors import Unavailable
 
@@ -53,8 +53,8 @@ class Progress:
 class Race(Generic[Result]):
     """Attempts at places in turn, until one gives a result.
 
-    An attempt fails by ``Unavailable``; anything else it raises ends the race. ``again`` says that a second place may
-    be asked while a first has the question. ``discard`` takes a result that came too late.
+    An attempt fails by ``Unavailable`` or ``RejectedHere``; anything else it raises ends the race. ``again`` says that
+    a second place may be asked while a first has the question. ``discard`` takes a result that came too late.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Race(Generic[Result]):
         again: bool,
         discard: Callable[[Result], None] = lambda _: None,
     ) -> None:
-        self.failures: list[Unavailable] = []
+        self.failures: list[Unavailable | RejectedHere] = []
         self._waiting = deque(places)
         self._attempt = attempt
         self._again = again
@@ -84,7 +84,7 @@ class Race(Generic[Result]):
                     place = self._running.pop(task).place
                     try:
                         return place, task.result()
-                    except Unavailable as failure:
+                    except (Unavailable, RejectedHere) as failure:
                         self.failures.append(failure)
                 self._leave_behind()
             raise all_of(self.failures)

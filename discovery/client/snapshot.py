@@ -14,6 +14,7 @@ from discovery.model import Capacity, Listing, Location, PoolKey, Router
 
 UNSEEN_SECS = 300.0
 WHOLE_LIST = "snapshot"
+NO_POOL = PoolKey("", "", "")
 CHANGES = ("put", "delete", "complete")
 """The names of events."""
 
@@ -113,6 +114,8 @@ class Assembly:
         self._pools: dict[PoolKey, Listing] = {}
         self._unseen_since: dict[PoolKey, float] = {}
         self._shelf = Shelf()
+        self._removed: list[Listing] = []
+        self.last_put = NO_POOL
 
     def __len__(self) -> int:
         return len(self._pools)
@@ -121,6 +124,15 @@ class Assembly:
     def pools(self) -> Listings:
         """Every pool, sorted by key."""
         return self._shelf.held
+
+    def get(self, key: PoolKey) -> Listing | None:
+        """One pool."""
+        return self._pools.get(key)
+
+    def take_removed(self) -> list[Listing]:
+        """The pools that were taken away since this was asked last."""
+        removed, self._removed = self._removed, []
+        return removed
 
     @property
     def merged(self) -> bool:
@@ -157,12 +169,14 @@ class Assembly:
         self._pools = {key: self._pools[key] for key in unseen} | shown
         self.started, self.complete = True, complete
         if before[2] != self._pools:
+            self._removed += [listing for key, listing in before[2].items() if key not in self._pools]
             self._shelf = Shelf(self._pools.values())
         self.drop_unseen(now)
         return before != (self.started, self.complete, self._pools)
 
     def put(self, listing: Listing) -> bool:
         """A pool appeared or changed."""
+        self.last_put = listing.key
         self._unseen_since.pop(listing.key, None)
         before = self._pools.get(listing.key)
         if before == listing:
@@ -177,6 +191,7 @@ class Assembly:
         if (gone := self._pools.pop(key, None)) is None:
             return False
         self._shelf.delete(gone)
+        self._removed.append(gone)
         return True
 
     def set_complete(self, complete: bool) -> bool:

@@ -18,7 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from discovery import __version__
-from discovery.client.answers import Answer, NoAnswer, NoStream, judged, one_line
+from discovery.client.answers import Answer, NoAnswer, NoStream, RejectedHere, judged, one_line
 from discovery.client.places import Place, Places
 from discovery.client.race import Progress, Race, Stage
 from discovery.client.service import STREAM_OPENS_SECS, Request, Service
@@ -214,7 +214,7 @@ class Connections:
             self._places.failed()
             if not (failure.dropped and progress.kept):
                 raise
-        except Unavailable:
+        except (Unavailable, RejectedHere):
             self._retire(progress.place)
             raise
         return await self._ask(progress, request, deadline_secs, coming)
