@@ -32,6 +32,8 @@ from discovery.model import Listing, PoolKey
 
 CONNECT_SECS = 2.0
 SILENCE_SECS = 600.0
+HEAVIEST = 1e9
+"""Any finite number may be stated, and the sum of all has to be one."""
 REST_SECS = 5.0
 PAUSE_SECS = 1.0
 LARGEST_BODY = 64 * 2**20
@@ -126,7 +128,7 @@ class Choice:
 def weights_of(pool: Listing, weigh_by: str) -> dict[Target, float]:
     """What the pool states of that resource, or 1, in equal parts for its frontends."""
     stated = (float(each.quantity) for each in pool.capacity if each.resource == weigh_by)
-    weight = next(stated, 1.0)
+    weight = min(next(stated, 1.0), HEAVIEST)
     return {Target(pool.key, url): weight / len(pool.frontends) for url in pool.frontends}
 
 

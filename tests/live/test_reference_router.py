@@ -279,6 +279,15 @@ async def test_another_resource_may_count(rig: Rig) -> None:
     assert count_by(rig.frontends, lambda frontend: frontend.pool) == {"p1": 6, "p2": 2}
 
 
+async def test_absurd_quantities_still_share(rig: Rig) -> None:
+    for name in ("p1", "p2"):
+        await rig.pool(name, capacity=[{"resource": "nvidia.com/gpu", "quantity": 1e308, "unit": None}])
+    await rig.start()
+    for _ in range(8):
+        await rig.says()
+    assert count_by(rig.frontends, lambda frontend: frontend.pool) == {"p1": 4, "p2": 4}
+
+
 # ---- what the list says
 
 
