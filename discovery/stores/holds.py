@@ -20,6 +20,7 @@ class Holds:
         self._hold_until = float("-inf")
         self._loss_until = float("-inf")
         self._loss_reason = ""
+        self._failing_in_loss = False
         self._readable_secs = 0.0
         self._readable_since: float | None = None
 
@@ -35,6 +36,7 @@ class Holds:
         self._readable_secs = self.readable_secs(now)
         self._readable_since = None
         self._failing_since = now
+        self._failing_in_loss = now < self._loss_until
         return True
 
     def answered(self, now: float) -> float | None:
@@ -46,6 +48,9 @@ class Holds:
         lasted = now - self._failing_since
         self._failing_since = None
         self._hold_until = max(self._hold_until, now + self._lease_secs)
+        if self._failing_in_loss:
+            self._loss_until = now + self._lease_secs
+        self._failing_in_loss = False
         return lasted
 
     def lost(self, now: float, reason: str) -> None:
@@ -53,6 +58,7 @@ class Holds:
         self._hold_until = max(self._hold_until, now + self._lease_secs)
         self._loss_until = now + self._lease_secs
         self._loss_reason = reason
+        self._failing_in_loss = self._failing_since is not None
 
     def readable_secs(self, now: float) -> float:
         """For how many seconds the store could be read so far: the clock that bounds every hold."""
@@ -74,5 +80,8 @@ class Holds:
         return self._failing_since is None and now >= self._hold_until
 
     def loss(self, now: float) -> str | None:
-        """The reason why the store's content may be less than the truth; None where it is whole."""
-        return self._loss_reason if now < self._loss_until else None
+        """The reason why the store's content may be less than the truth; None where it is whole.
+
+        While the store fails nobody can register anew, so that time does not count.
+        """
+        return self._loss_reason if now < self._loss_until or self._failing_in_loss else None

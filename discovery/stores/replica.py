@@ -155,7 +155,8 @@ class Replica:
         if self._settling is not None:
             return Missing("settling", f"the store is settling: {self._settling}")
         if loss := self._holds.loss(now):
-            return Missing("data_loss", f"data may have been lost: {loss}")
+            text = "data may have been lost" if self._store.ends_leases else "pools may be missing"
+            return Missing("data_loss", f"{text}: {loss}")
         if self._store.ends_leases and (overdue := len(self._entries.overdue)):
             return Missing(
                 "held", f"{overdue} pools are held over the end of their leases after trouble with the store"
@@ -374,7 +375,7 @@ class Replica:
 
     def _lost(self, reason: str) -> None:
         now = self._clock()
-        if self._holds.loss(now) is None:  # else it goes on, which is no news
+        if self._store.ends_leases and self._holds.loss(now) is None:  # else it goes on, which is no news
             text = "the store may have lost data, pools stay for %g s: %s"
             event(log, logging.WARNING, "store.data_lost", text, self._lease_secs, reason, cause=reason)
         self._holds.lost(now, reason)

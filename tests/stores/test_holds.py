@@ -98,3 +98,24 @@ def test_no_history_ends_a_hold_early_or_keeps_a_pool_for_ever(history: list[tup
         bound = holds.readable_secs(now) - overdue >= 2 * LEASE
         assert holds.acts_at(now, overdue) == (not failing and (now >= hold_until or bound))
         assert holds.readable_secs(now) <= now
+
+
+def test_a_loss_does_not_end_while_the_store_fails() -> None:
+    holds = Holds(LEASE)
+    holds.answered(0.0)
+    holds.lost(0.0, "leases had ended")
+    holds.failed(1.0)
+    assert holds.loss(50 * LEASE) == "leases had ended"
+    holds.answered(50 * LEASE)
+    assert holds.loss(51 * LEASE - 0.1) == "leases had ended"
+    assert holds.loss(51 * LEASE) is None
+
+
+def test_an_outage_that_begins_after_a_loss_is_over_is_none() -> None:
+    holds = Holds(LEASE)
+    holds.answered(0.0)
+    holds.lost(0.0, "leases had ended")
+    holds.failed(LEASE + 1)
+    assert holds.loss(LEASE + 2) is None
+    holds.lost(LEASE + 3, "another")
+    assert holds.loss(9 * LEASE) == "another"

@@ -87,7 +87,8 @@ class Access:
             proxies = botocore.utils.get_environ_proxies(url)
         except (botocore.exceptions.BotoCoreError, OSError, ValueError) as error:
             raise Unavailable(f"where DynamoDB is cannot be told: {error}") from None
-        return Endpoint(url, proxies.get(url.partition(":")[0]), ca_path)
+        proxy = proxies.get(url.partition(":")[0])
+        return Endpoint(url, f"http://{proxy}" if proxy and "://" not in proxy else proxy, ca_path)
 
     async def _usual_url(self) -> str:
         # The client resolves it and is not used for more. It needs no credentials, and would wait for them.
@@ -115,11 +116,13 @@ class Access:
             return known
         return await asyncio.shield(self._looking)  # whoever waits has a deadline; the search goes on without it
 
-    def doubt(self) -> bool:
-        """They were refused. Where that is news they are looked for anew, as at the start: True.
+    def doubt(self, used: Credentials) -> bool:
+        """These were refused. True where others are known by now, or are looked for, as at the start.
 
         That is dear, so it is done the less often the longer what is found is refused.
         """
+        if self._credentials not in (None, used):
+            return True
         silent_secs = self._clock() - self._doubted_at
         if silent_secs < self._doubt_pause_secs:
             return False

@@ -1,4 +1,7 @@
-"""What refusals of DynamoDB mean: one line for people, and how much is out of order. Pure."""
+"""What refusals of DynamoDB mean: one line for people, and how much is out of order. Pure.
+
+The line is in our own words: AWS's name accounts, roles and sessions, which not everybody who reads `/readyz` may know.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -48,12 +51,6 @@ class Throttled(Unavailable):
     """The table answered that it is asked too much."""
 
 
-class _Error(msgspec.Struct):
-    type: str = msgspec.field(default="", name="__type")
-    message: str = ""
-    Message: str = ""
-
-
 class Refusal(NamedTuple):
     """An answer that is no success."""
 
@@ -95,22 +92,25 @@ class Refusal(NamedTuple):
 def read(status: int, answer: bytes) -> Refusal:
     """What an answer says that is no success; of one that is not DynamoDB's only the status."""
     try:
-        error = msgspec.json.decode(answer, type=_Error)
-    except (msgspec.DecodeError, ValueError):
+        error = msgspec.json.decode(answer)
+    except ValueError:
+        error = None
+    if not isinstance(error, dict):
         return Refusal(status, "", "")
     # What follows repeats the signed request, in which a session's token stands.
-    message = (error.message or error.Message).partition("The Canonical String")[0]
-    return Refusal(status, error.type.rpartition("#")[2], " ".join(message.split()))
+    message = str(error.get("message") or error.get("Message") or "").partition("The Canonical String")[0]
+    code = error.get("__type")
+    return Refusal(status, code.rpartition("#")[2] if isinstance(code, str) else "", " ".join(message.split())[:300])
 
 
 def unavailable(refusal: Refusal, operation: Operation, table: str) -> Unavailable:
     """The error for whoever asked. ``table`` is how people call the table, with its place."""
     extent = _EXTENTS[operation]
     if refusal.throttles:
-        text = f"DynamoDB throttles dynamodb:{operation} on {table}: give it more capacity; {_said(refusal)}"
+        text = f"DynamoDB throttles dynamodb:{operation} on {table}: give it more capacity ({refusal.code})"
         return Throttled(text, extent="source" if operation == "Query" else "writes")
     if refusal.code in _DENIED:
-        text = f"the right dynamodb:{operation} on {table} is missing: grant it to the service; {_said(refusal)}"
+        text = f"the right dynamodb:{operation} on {table} is missing: grant it to the service"
         return Unavailable(text, extent=extent)
     return Unavailable(_cause(refusal, table), extent="source")
 
@@ -118,17 +118,13 @@ def unavailable(refusal: Refusal, operation: Operation, table: str) -> Unavailab
 def _cause(refusal: Refusal, table: str) -> str:
     code, message = refusal.code, refusal.message
     if code == "ResourceNotFoundException":
-        return f"there is no {table}: create it, or check --dynamodb-table and --dynamodb-region; {_said(refusal)}"
+        return f"there is no {table}: create it, or check --dynamodb-table and --dynamodb-region ({code})"
     if code == "ValidationException" and ("key" in message or "schema" in message):
-        return f"the {table} has other keys: it needs the strings pk (partition) and sk (sort); {_said(refusal)}"
+        return f"the {table} has other keys: it needs the strings pk (partition) and sk (sort) ({code})"
     if code.startswith("ExpiredToken"):
-        return f"the credentials for {table} have expired, and there are no newer ones; {_said(refusal)}"
+        return f"the credentials for {table} have expired, and there are no newer ones ({code})"
     if code in _UNKNOWN:
-        return f"DynamoDB does not accept the credentials for {table}: check keys, role and region; {_said(refusal)}"
+        return f"DynamoDB does not accept the credentials for {table}: check keys, role and region ({code})"
     if not code:
         return f"what answers for {table} is not DynamoDB, or is out of order: status {refusal.status}"
-    return f"DynamoDB refused a request for {table}; {_said(refusal)}"
-
-
-def _said(refusal: Refusal) -> str:
-    return f"it said {refusal.code}: {refusal.message[:300]}"
+    return f"DynamoDB refused a request for {table} ({code})"

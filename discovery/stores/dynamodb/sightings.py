@@ -1,7 +1,7 @@
 """Which leases run, by what was seen of them. Pure; times are seconds of one monotonic clock.
 
 On first sight an item is judged by the end that it says, against the table's clock; one that appears between two reads
-and still lived after the first of them was written in between. From then on that end is a mark and
+and still lived a moment ago was written in between. From then on that end is a mark and
 no time: whenever it has changed the lease was renewed, by whatever clock, and runs anew from the moment it was seen. An
 item that is over is remembered as long as it lies in the table, so that it is not taken for a new one.
 """
@@ -11,10 +11,13 @@ from typing import NamedTuple
 
 from discovery.model import PoolKey
 from discovery.stores import Stored
-from discovery.stores.dynamodb.items import SWEPT_AFTER_SECS, Item
+from discovery.stores.dynamodb.items import Item
 
 JUST_NOW_SECS = 3.0
-"""By then whoever saw an outage has read the table again and told of it."""
+"""By then whoever saw an outage has read the table again and told of it. Less with short leases."""
+DOUBTFUL_SECS = 86_400.0
+GAP_SECS = 3.0
+"""Between two reads that follow each other; copies of a table lag, and clocks differ by less."""
 
 
 class Found(NamedTuple):
@@ -40,20 +43,23 @@ class WholeRead(NamedTuple):
         """How many leases may have ended because nobody could write, so that their pools may live; by a first read.
 
         In an outage pools cease to be renewed together: at least two, within one lease of each other, the last ones
-        that ended within the last hour. It may just have ended where they are more than those whose leases run, or
-        where none of these was renewed before a moment ago.
+        that ended within a day; or any number within the last two leases. It may just have ended where they are more
+        than those whose leases run, or where none of these was renewed before a moment ago.
         """
+        just_now_secs = min(JUST_NOW_SECS, lease_secs / 4)
         ended: list[float] = []
         live, renewed_before = 0, False
         for item, _, now in self.items.values():
             left_secs = item.lease_ends_ms / 1000 - now
             if left_secs > 0:
                 live += 1
-                renewed_before |= left_secs < (item.lease_secs or lease_secs) - JUST_NOW_SECS
-            elif left_secs > -SWEPT_AFTER_SECS:
+                renewed_before |= left_secs < (item.lease_secs or lease_secs) - just_now_secs
+            elif left_secs > -DOUBTFUL_SECS:
                 ended.append(left_secs)
         together = sum(secs > max(ended) - lease_secs for secs in ended)
-        return together if together >= 2 and (together > live or not renewed_before) else 0
+        if together < 2 and not (ended and max(ended) > -2 * lease_secs):
+            return 0
+        return together if together > live or not renewed_before else 0
 
 
 class _Sighting:
@@ -75,6 +81,8 @@ class Sightings:
         self._removed: dict[PoolKey, int] = {}
         self._number = 0
         self._read_to = float("inf")
+        self.missed = 0
+        """How many pools the last read found that came and whose leases ended since the read before it."""
 
     def begin(self) -> int:
         """The number of a read that begins now: it may miss what is written from here on."""
@@ -107,6 +115,11 @@ class Sightings:
         known = self._by_key.get(key)
         return None if known is None else known.value
 
+    def item(self, key: PoolKey) -> Item | None:
+        """The pool's item as last seen or written."""
+        known = self._by_key.get(key)
+        return None if known is None else Item(key, known.value, known.lease_ends_ms, None)
+
     def mark(self, key: PoolKey, lease_ends_ms: int) -> int:
         """The end to write for a lease: never the very one that is there, or nobody would see the renewal."""
         known = self._by_key.get(key)
@@ -116,6 +129,7 @@ class Sightings:
 
     def apply(self, read: WholeRead) -> list[PoolKey]:
         """Take over a whole read. Gives the pools that are no longer in the table and whose leases still ran."""
+        self.missed = 0
         for key, found in read.items.items():
             self._see(key, found, read.number)
         absent = [key for key, known in self._by_key.items() if key not in read.items and known.number <= read.number]
@@ -132,9 +146,11 @@ class Sightings:
         known = self._by_key.get(key)
         if known is None:
             if self._removed.get(key, 0) <= number:
-                ends = item.lease_ends_ms / 1000
-                lease_secs = self._lease_of(item)
-                left_secs = min(ends - found.table_secs, lease_secs) if ends <= self._read_to else lease_secs
+                lease_secs, ended_secs = self._lease_of(item), found.table_secs - item.lease_ends_ms / 1000
+                appeared = item.lease_ends_ms / 1000 > self._read_to
+                if appeared and ended_secs >= GAP_SECS:
+                    self.missed += 1
+                left_secs = lease_secs if appeared and ended_secs < GAP_SECS else min(-ended_secs, lease_secs)
                 self._by_key[key] = _Sighting(item.value, item.lease_ends_ms, found.at + left_secs, number)
         elif known.number <= number and (known.lease_ends_ms != item.lease_ends_ms or known.value != item.value):
             if known.value != item.value:  # equal bytes are kept: whoever was given them has them once

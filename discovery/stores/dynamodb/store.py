@@ -37,8 +37,6 @@ READ_SECS = 1.0
 READ_AT_LEAST_SECS = 0.3
 """Between the beginnings of two reads, however many changes and questions want one."""
 THROTTLED_SECS = (1.5, 4.0)
-ABSURD_MS = 86_400_000
-"""No word lasts longer by itself: one that seems to was written by a wrong clock, and may be replaced."""
 CLOCKS_APART_SECS = 1.0
 """By how much two replicas may differ in what the table's clock said."""
 REPORTED = 1000
@@ -97,12 +95,11 @@ class DynamoStore:
         """See ``Store.put``. Raises ``Rejected`` where the table can never hold it."""
         items.check_key(key)
         instance_id = _decode_instance(value).instance_id
-        ends_ms = 0
+        ends_ms: list[int] = []  # of each attempt
 
         def item() -> dict[str, Any]:
-            nonlocal ends_ms
-            ends_ms = self._sightings.mark(key, self._table_ms() + round(lease_secs * 1000))
-            return items.pool_item(key, value, instance_id, ends_ms, lease_secs)
+            ends_ms.append(self._sightings.mark(key, self._table_ms() + round(lease_secs * 1000)))
+            return items.pool_item(key, value, instance_id, ends_ms[-1], lease_secs)
 
         async with self._table.deadline():
             await self._table.know_time()
@@ -111,8 +108,10 @@ class DynamoStore:
             except TooLarge as error:
                 raise items.too_large(Fault("$", str(error))) from None
         now = self._clock()
+        if before is not None and before.lease_ends_ms in ends_ms[:-1]:
+            before = self._sightings.item(key)  # it is ours, of an attempt whose answer was lost
         lived = before is not None and self._sightings.lives(before, now, self._table.clock.at(now))
-        self._sightings.wrote(key, value, ends_ms, now + lease_secs)
+        self._sightings.wrote(key, value, ends_ms[-1], now + lease_secs)
         if lived and before is not None and before.value == value:
             return Outcome(False, False, self._revision, self._epoch)
         self._changed(deleted=False)
@@ -126,7 +125,9 @@ class DynamoStore:
             try:
                 async with self._table.deadline():
                     await self._table.delete(item_key, condition)
-            except ConditionFailed:
+            except ConditionFailed as error:
+                if error.repeated:
+                    self._nudge()  # it may be gone by an attempt whose answer was lost
                 return None
         self._sightings.removed(key)
         self._changed(deleted=True)
@@ -154,10 +155,10 @@ class DynamoStore:
             known_until_ms = None if known_until is None else round(self._table.clock.at(known_until) * 1000)
             word = self._told = Word(reason, self._table_ms() + lasts_ms, known_until_ms, lasts_ms)
             condition = {
-                "ConditionExpression": "attribute_not_exists(until_ms) OR until_ms < :until OR until_ms > :absurd",
+                "ConditionExpression": "attribute_not_exists(until_ms) OR until_ms < :until OR until_ms = :void",
                 "ExpressionAttributeValues": {
                     ":until": {"N": str(word.until_ms)},
-                    ":absurd": {"N": str(word.until_ms + ABSURD_MS)},
+                    ":void": {"N": str(self._void_until_ms())},
                 },
             }
             await self._unless(self._table.put(lambda: items.settling_item(word), condition))
@@ -181,6 +182,8 @@ class DynamoStore:
             await write
         except ConditionFailed:
             return
+        except TooLarge as error:
+            raise Unavailable(f"{self._table} takes no such word: {error}", extent="item") from None
 
     # ---- reading: one read at a time, whoever wants it
 
@@ -191,6 +194,10 @@ class DynamoStore:
         revision, number = self._revision, self._sightings.begin()
         try:
             reading = await read_all(self._table, number, self._clock)
+            self._throttled = 0
+            self._last = reading
+            self._report(reading.broken)
+            self._apply(reading, revision)
         except Unavailable as error:
             self._failed(error)
             raise
@@ -199,17 +206,15 @@ class DynamoStore:
             fault = Unavailable(f"a fault while {self._table} was read: {type(error).__name__}")
             self._failed(fault)
             raise fault from None
-        self._throttled = 0
-        self._last = reading
-        self._report(reading.broken)
-        self._apply(reading, revision)
 
     def _apply(self, reading: Reading, revision: int) -> None:
         if self._first_read_secs == float("inf"):
             self._first_read_secs = reading.read.table_secs
             if lapsed := reading.read.lapsed_in_outage(self._lease_secs):
-                self._loss = f"at the start {lapsed} leases had ended within the last hour, maybe in an outage"
+                self._loss = f"{lapsed} leases had ended before this replica started, maybe in an outage"
         gone = self._sightings.apply(reading.read)
+        if missed := self._sightings.missed:
+            self._loss = f"{missed} pools came while the table was not read, and their leases ended meanwhile"
         deleted = [Deleted(key, self._epoch, revision) for key in gone] if self._follows else []
         self._follows = True
         self._deleted_last = self._deleted_last or bool(deleted)
@@ -223,11 +228,15 @@ class DynamoStore:
         if word is None or word.until_ms <= self._table_ms():
             return None
         if self._word is None or self._word[0] != word:
-            self._word = (word, self._clock())
-        lasts_secs = self._lease_secs if word.lasts_ms is None else word.lasts_ms / 1000
-        if self._clock() - self._word[1] > lasts_secs:
+            lasts_secs = self._lease_secs if word.lasts_ms is None else word.lasts_ms / 1000
+            self._word = (word, self._clock() + lasts_secs)
+        if self._clock() > self._word[1]:
             return None  # by whatever clock it was written
         return None if self._was_there(word) else word.reason
+
+    def _void_until_ms(self) -> int:
+        """The end of the word that lies there where it has lasted for its time already; else one that none has."""
+        return self._word[0].until_ms if self._word is not None and self._clock() > self._word[1] else -1
 
     def _was_there(self, word: Word) -> bool:
         """Whether this process knew what the word says that others may lack; of its own word it knows that."""
@@ -294,6 +303,9 @@ class DynamoStore:
                 await self._reads.next()
         except Unavailable as error:
             feed.end(error)
+        except Exception as error:  # the watch must not go on deaf because of a fault of ours
+            log.exception("reading the table failed")
+            feed.end(Gone("fault", f"a fault in the watch: {type(error).__name__}"))
 
     def share(self, value_of: Callable[[PoolKey], bytes | None]) -> None:
         """See ``Store.share``: a value is kept from read to read while it is the same."""

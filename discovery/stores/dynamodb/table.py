@@ -2,29 +2,35 @@
 
 The door to DynamoDB: what it answers leaves as bytes, what goes wrong as ``Unavailable``. Reads and writes have
 connections of their own, so that a crowd of heartbeats keeps no read waiting. What can be sent again is, within the
-deadline: a put says all that the item is, and whoever repeats it changes nothing.
+deadline: a put says all that the item is. One whose answer was lost may be repeated after somebody else's removal, and
+then is the later of the two; whoever asked for it has no answer yet.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import ssl
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import aiohttp
 import yarl
 
 from discovery.errors import Unavailable
+from discovery.logs import event
 from discovery.metrics import Counters
 from discovery.stores.dynamodb import items, refusals
 from discovery.stores.dynamodb.access import Access, Endpoint
 from discovery.stores.dynamodb.clock import TableClock, seconds_of
 from discovery.stores.dynamodb.refusals import Operation, Refusal
-from discovery.stores.dynamodb.signing import sign
+from discovery.stores.dynamodb.signing import Credentials, sign
+
+log = logging.getLogger(__name__)
 
 WRITE_CONNECTIONS = 200
 READ_CONNECTIONS = 2
@@ -36,11 +42,17 @@ THROTTLED_SECS = 2.0
 """A throttled write is sent again only where none was throttled for so long: all together would triple the load."""
 TIME_IN_DOUBT_SECS = 60.0
 
+_trouble: ContextVar[str] = ContextVar("trouble", default="")
+"""What went wrong with earlier attempts of the call that is made here."""
 _CALLS = {"PutItem": "put", "DeleteItem": "delete", "Query": "query"}
 
 
 class ConditionFailed(Exception):
-    """The condition of a write did not hold."""
+    """The condition of a write did not hold; where it was ``repeated``, maybe since an attempt before had done it."""
+
+    def __init__(self, *, repeated: bool = False) -> None:
+        super().__init__("the condition did not hold")
+        self.repeated = repeated
 
 
 class TooLarge(Exception):
@@ -57,6 +69,7 @@ class Answer(NamedTuple):
 class _Sent(NamedTuple):
     at: float
     signed_for: float
+    credentials: Credentials
 
 
 class _Http(NamedTuple):
@@ -91,13 +104,14 @@ class Table:
         self._http: _Http | None = None
         self._opening = asyncio.Lock()
         self._telling_time = asyncio.Lock()
-        self._trouble = ""
+        self._said: dict[Operation, str] = {}
         self._throttled_at = float("-inf")
 
     def __str__(self) -> str:
         """``table pools in eu-west-1``; with the endpoint where it is not the region's own."""
         place = "" if self._endpoint_url is None else f" at {self.endpoint}"
-        return f"table {self.name} in {self.region}{place}"
+        name = self.name.rpartition("/")[2] if self.name.startswith("arn:") else self.name
+        return f"table {name} in {self.region}{place}"
 
     @property
     def endpoint(self) -> str | None:
@@ -111,11 +125,12 @@ class Table:
         """What happens within it ends in time."""
         if asyncio.current_task() is None:
             await asyncio.sleep(0)  # a request's first step is taken outside of any task, where no time can be limited
+        _trouble.set("")
         try:
             async with asyncio.timeout(self._timeout_secs):
                 yield
         except TimeoutError:
-            trouble = f"; before that: {self._trouble}" if self._trouble else ""
+            trouble = f"; before that: {_trouble.get()}" if _trouble.get() else ""
             raise Unavailable(f"{self} did not answer within {self._timeout_secs:g} s{trouble}") from None
 
     async def know_time(self) -> None:
@@ -171,11 +186,11 @@ class Table:
         http = self._http or await self._open()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                answer = await self._try(http, operation, asked)
-                self._trouble = ""
-                return answer
+                return await self._try(http, operation, asked)
+            except ConditionFailed:
+                raise ConditionFailed(repeated=attempt > 1) from None
             except _Momentary as error:
-                self._trouble = str(error.cause)
+                _trouble.set(str(error.cause))
                 if attempt == ATTEMPTS:
                     raise error.cause from None
             await asyncio.sleep(PAUSE_SECS * attempt * random.uniform(0.5, 1.0))  # noqa: S311
@@ -189,10 +204,10 @@ class Table:
             answer, sent = await self._send(http, operation, asked())  # by the clock that came with the refusal
             if not isinstance(answer, Refusal):
                 return answer
-        self._raise(answer, operation)
+        self._raise(answer, operation, sent)
         raise AssertionError("a refusal raises")
 
-    def _raise(self, refusal: Refusal, operation: Operation) -> None:
+    def _raise(self, refusal: Refusal, operation: Operation, sent: _Sent) -> None:
         if refusal.is_condition:
             raise ConditionFailed
         if refusal.is_size and operation == "PutItem":
@@ -200,11 +215,20 @@ class Table:
         if refusal.throttles:
             self._counters.dynamodb_throttled.of(_CALLS[operation]).inc()
         error = refusals.unavailable(refusal, operation, str(self))
-        if refusal.doubts_credentials and self._access.doubt():
+        self._tell(refusal, operation)
+        if refusal.doubts_credentials and self._access.doubt(sent.credentials):
             raise _Momentary(error)  # there may be newer ones
         if refusal.is_momentary and not (refusal.throttles and self._stays_throttled(operation)):
             raise _Momentary(error)
         raise error
+
+    def _tell(self, refusal: Refusal, operation: Operation) -> None:
+        """What AWS says is for the log alone, once until it says something else."""
+        said = f"{refusal.code}: {refusal.message}"
+        if refusal.code and not refusal.is_momentary and self._said.get(operation) != said:
+            self._said[operation] = said
+            text = "DynamoDB said to dynamodb:%s on %s: %s"
+            event(log, logging.WARNING, "store.odd", text, operation, self, said, cause=refusal.code)
 
     def _stays_throttled(self, operation: Operation) -> bool:
         """Whether one more attempt would only be more of what is too much: of a read, or of many writes."""
@@ -235,7 +259,7 @@ class Table:
                 checksum = None if "content-encoding" in response.headers else response.headers.get("x-amz-crc32")
         except (aiohttp.ClientError, OSError) as error:
             raise _Momentary(Unavailable(f"{self} cannot be reached: {_said(error)}")) from None
-        received_at, sent = self._clock(), _Sent(sent_at, signed_for)
+        received_at, sent = self._clock(), _Sent(sent_at, signed_for, credentials)
         refusal = None if status == 200 else refusals.read(status, answer)
         is_of_table = answer.startswith(b"{") if refusal is None else refusal.code != ""
         if date is not None and is_of_table:  # whatever stands in between has a clock of its own

@@ -37,6 +37,7 @@ def test_each_refusal_says_what_is_wrong_and_where(
     for word in words:
         assert word in error.detail
     assert "\n" not in error.detail
+    assert "arn:" not in error.detail, "whoever reads /readyz need not know accounts and roles"
 
 
 @pytest.mark.parametrize(
@@ -79,9 +80,17 @@ def test_a_signed_request_is_never_repeated_with_its_token() -> None:
     assert "SECRET-TOKEN" not in unavailable(refusal, "Query", TABLE).detail
 
 
-@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b'{"__type":5}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"<html>", b"[]", b'{"__type":5}', b'{"__type":null,"message":null}', b"\xff\xfe"]
+)
 def test_whatever_is_not_dynamodb_is_told_by_its_status(answer: bytes) -> None:
     assert "status 404" in unavailable(read(404, answer), "Query", TABLE).detail
+
+
+def test_a_refusal_without_a_message_means_what_its_code_says() -> None:
+    for message in (None, 7):
+        refusal = read(400, json.dumps({"__type": "a#ThrottlingException", "message": message}).encode())
+        assert refusal.throttles
 
 
 def test_a_size_that_no_table_takes_is_recognised() -> None:

@@ -129,9 +129,23 @@ def test_a_pool_that_appeared_while_nothing_could_be_read_was_written_in_between
     table.read()
     table.now += 1.0
     table.write()
-    table.now += 60.0
+    table.now += LEASE + 2.0
     table.read()
     assert table.listed(), "by its own word it is over, but the last read did not have it"
+    assert table.sightings.missed == 0
+
+
+def test_a_pool_that_came_and_ended_while_nothing_could_be_read_is_over_and_counted(table: Table) -> None:
+    table.write(OTHER)
+    table.read()
+    table.now += 1.0
+    table.write()
+    table.now += 60.0
+    table.read()
+    assert not table.listed()
+    assert table.sightings.missed == 1
+    table.read()
+    assert table.sightings.missed == 0
 
 
 def test_an_item_put_by_hand_with_an_end_of_yesterday_is_over(table: Table) -> None:
@@ -220,12 +234,17 @@ def test_what_was_replaced_lived_if_its_lease_ran_by_what_was_seen_of_it(table: 
         ([20, 20, 20], [4, 4], 3),
         ([20, 21], [1, 2, 0.5, 1], 2),
         ([20, 21], [1, 2, 4, 5], 0),
-        ([20], [1, 2, 0.5, 1], 0),
-        ([20], [], 0),
-        ([20, 60, 100, 140], [1], 0),
-        ([20, 21, 100, 140], [1], 2),
-        ([2 * HOUR] * 9, [4], 0),
-        ([2 * HOUR] * 9, [], 0),
+        ([20], [1, 2, 0.5, 1], 1),
+        ([20], [1, 2, 4, 1], 0),
+        ([20], [], 1),
+        ([40], [], 0),
+        ([40], [1], 0),
+        ([40, 60, 100, 140], [1], 0),
+        ([40, 41, 100, 140], [1], 2),
+        ([2 * HOUR] * 9, [4], 9),
+        ([2 * HOUR] * 9, [4] * 9, 0),
+        ([25 * HOUR] * 9, [4], 0),
+        ([25 * HOUR] * 9, [], 0),
     ],
 )
 def test_a_first_read_that_finds_ended_leases_may_follow_an_outage(

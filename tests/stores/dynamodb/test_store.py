@@ -15,7 +15,7 @@ from discovery.model import PoolKey, Registration
 from discovery.stores import Deleted, Listed
 from discovery.stores.dynamodb.store import DynamoStore
 from discovery.stores.replica import Change, Replica
-from tests.live.dynamodb_proxy import DynamoDBProxy, denies, fails
+from tests.live.dynamodb_proxy import DynamoDBProxy, denies, fails, unheard
 from tests.live.dynamodb_server import DynamoDBServer, Table
 from tests.stores.tables import dynamo_store
 from tests.stores.test_contract import Watch, value, watching
@@ -113,6 +113,44 @@ async def test_what_no_table_takes_is_refused_before_anything_is_sent(open_store
     assert proxy.seen("PutItem", since) == proxy.seen("DeleteItem", since) == []
 
 
+async def test_writes_whose_answers_were_lost_tell_what_they_did(open_store: Open, proxy: DynamoDBProxy) -> None:
+    """The second attempt finds what the first one did."""
+    store = open_store(through=True)
+    lost: list[object] = []
+
+    def first(asked: object) -> bool:
+        lost.append(asked)
+        return len(lost) == 1
+
+    async with watching(store) as watch:
+        proxy.let(unheard(), "PutItem", "DeleteItem", when=first)
+        created = await store.put(KEY, value("m", "i"), 30.0)
+        assert (len(lost), created.created, created.changed) == (2, True, True)
+        lost.clear()
+        renewed = await store.put(KEY, value("m", "i"), 30.0)
+        assert (len(lost), renewed.created, renewed.changed) == (2, False, False)
+        lost.clear()
+        changed = await store.put(KEY, value("n", "i"), 30.0)
+        assert (len(lost), changed.created, changed.changed) == (2, False, True)
+        lost.clear()
+        assert await store.delete(KEY, "i") is None, "nobody can tell any more which attempt it was"
+        await watch.until(lambda: watch.changes())
+        assert [(type(event), event.key) for event in watch.changes()] == [(Deleted, KEY)]
+
+
+async def test_a_fault_of_ours_ends_no_reading(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store()
+    await store.list_all()
+    with monkeypatch.context() as broken:
+        broken.setattr(store._sightings, "apply", lambda read: 1 // 0)
+        with pytest.raises(Unavailable, match="ZeroDivisionError"):
+            await store.list_all()
+    assert "a read of the table failed" in caplog.text
+    await store.list_all()
+
+
 async def test_a_pool_put_by_hand_is_removed_for_its_instance_and_no_other(open_store: Open, table: Table) -> None:
     store = open_store()
     item = {
@@ -169,7 +207,6 @@ async def test_a_word_that_a_wrong_clock_wrote_lasts_no_longer_than_it_was_meant
     assert (await store.list_all()).health.settling == "x"
     later += LEASE + 1
     assert (await store.list_all()).health.settling is None
-    table.put_item({**item, "until_ms": {"N": str(far + 10 * 86_400_000)}})
     await store.settle("a hold", 60)
     assert (await store.list_all()).health.settling == "a hold"
 
