@@ -71,6 +71,7 @@ EVENTS = {
     "stream.lost": "the library: the pools cannot be followed, the last list stays",
     "stream.regained": "the library: pools are followed again",
     "stream.step": "the library: it hears of changes by another way: a stream, long polls, or polls",
+    "stream.dissent": "the library: replicas give different lists, and go on to",
     "stream.pools_dropped": "the library: pools that incomplete lists have not shown for long were given up",
 }
 """What ``event`` may be: one name for each change of state, whatever the words of its line."""

@@ -7,6 +7,7 @@ requests that hang or fail, long polls of which ``Prefer`` was taken out. What w
 import asyncio
 import hashlib
 import json
+import random
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -76,6 +77,9 @@ class Model:
         self.lagging: bytes | None = None
         """A replica whose list this is answers all plain requests but the first one on a new connection."""
         self._led_to = 0
+        self.balanced: list[Answer | None] = [None]
+        """Replicas, one of which answers from each renewal on; None is this one, which has all streams."""
+        self._chosen: Answer | None = None
         self.strips_prefer = False
         self.waits_live_secs = float("inf")
         self.moved_on = self.renewed = 0
@@ -141,7 +145,11 @@ class Model:
         answer = Answer(304, self.token, b"") if self.token in known else Answer(200, self.token, self.body().encode())
         if self.lagging is not None and self._led_to == self.renewed:
             answer = Answer(304, "lagging", b"") if "lagging" in known else Answer(200, "lagging", self.lagging)
+        if self._led_to != self.renewed:
+            self._chosen = random.choice(self.balanced)
         self._led_to = self.renewed
+        if self._chosen is not None:
+            answer = self._chosen if str(self._chosen.etag) not in known else Answer(304, self._chosen.etag, b"")
         answer = self.answer or answer
         coming()
         await asyncio.sleep(self.plain_takes_secs)

@@ -816,7 +816,7 @@ async def test_503_is_tried_again_after_its_wait_on_a_new_connection(
     service: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "discovery")
-    service.interval_secs = 0.1
+    service.interval_secs = 1.2
     loop = asyncio.get_running_loop()
     async with Client(service.url) as client, client.register(REGISTRATION) as heartbeat:
         service.can("POST", Canned(503, {"detail": "the store is away"}, ("Retry-After: 1",)))
@@ -829,6 +829,14 @@ async def test_503_is_tried_again_after_its_wait_on_a_new_connection(
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split()[0] for line in lines] == ["registered", "lost", "regained", "deregistered"]
     assert "the store is away" in lines[1]
+
+
+async def test_whoever_asks_for_minutes_is_asked_again_within_the_lease(service: FakeService) -> None:
+    service.interval_secs = 0.2
+    async with Client(service.url) as client, client.register(REGISTRATION) as heartbeat:
+        service.can("POST", Canned(503, headers=("Retry-After: 600",)))
+        await until(lambda: heartbeat.trouble)
+        await until(lambda: heartbeat.trouble is None, within_secs=3)
 
 
 async def test_503_of_one_replica_is_tried_at_the_next_at_once(service: FakeService) -> None:

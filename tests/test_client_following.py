@@ -1,6 +1,7 @@
 """Following through what breaks streams, hides outages and brings old news, on virtual time."""
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Iterator
@@ -388,6 +389,39 @@ def test_a_complete_list_of_a_replica_that_lags_changes_nothing_while_others_tel
     follow(loop, course)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("complete", [True, False])
+def test_replicas_that_differ_for_long_make_no_pools_come_and_go(
+    loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture, complete: bool, seed: int
+) -> None:
+    """Each new connection leads to one of two that never agree."""
+    random.seed(seed)
+
+    async def course(service: Model, pools: Pools) -> None:
+        others = json.dumps({"complete": complete, "pools": [listing("a"), listing("x")]}).encode()
+        service.balanced = [None, Answer(200, "theirs", others)]
+        await asyncio.sleep(60)
+        version, streams = pools.version, len(service.streams)
+        await asyncio.sleep(1200)
+        assert pools.version - version <= 8
+        assert len(service.streams) - streams <= 8
+        said = [record for record in caplog.records if getattr(record, "event", "") == "stream.dissent"]
+        assert len(said) <= 2
+
+    follow(loop, course)
+
+
+def test_a_replica_that_never_agrees_is_told_of_once(loop: VirtualTimeLoop, caplog: pytest.LogCaptureFixture) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.lagging = b'{"complete":true,"pools":[]}'
+        await asyncio.sleep(300)
+        assert (shown(pools), len(service.streams)) == (["a", "b"], 1)
+        said = [record.getMessage() for record in caplog.records]
+        assert said == ["replicas give different lists of pools: ask discovery doctor --all-replicas"]
+
+    follow(loop, course)
+
+
 def test_a_pool_that_was_deleted_does_not_come_back_from_a_replica_that_lags(loop: VirtualTimeLoop) -> None:
     async def course(service: Model, pools: Pools) -> None:
         service.drop("a")
@@ -539,14 +573,22 @@ def test_an_outage_is_asked_about_once_a_second_and_not_more(loop: VirtualTimeLo
     follow(loop, course)
 
 
-def test_a_service_that_asks_for_more_time_is_given_it(loop: VirtualTimeLoop) -> None:
+@pytest.mark.parametrize(("asked_secs", "most"), [(2, 57), (5, 25), (60, 25)])
+def test_a_service_that_asks_for_more_time_is_given_it_up_to_five_seconds(
+    loop: VirtualTimeLoop, asked_secs: int, most: int
+) -> None:
     async def course(service: Model, pools: Pools) -> None:
-        service.plain_failure = service.stream_failure = Unavailable("http://model answered 503", retry_after_secs=20)
+        failure = Unavailable("http://model answered 503", retry_after_secs=asked_secs)
+        service.plain_failure = service.stream_failure = failure
         service.streams[0].cut()
-        await asyncio.sleep(25)
-        asked = len(service.asked)
+        await asyncio.sleep(65)
+        looks = len(service.asked_for("look"))
         await asyncio.sleep(100)
-        assert len(service.asked) - asked <= 12
+        assert 15 <= len(service.asked_for("look")) - looks <= most
+        service.names["c"] = "m"
+        service.plain_failure = None
+        await asyncio.sleep(6.5)
+        assert shown(pools) == ["a", "b", "c"]
 
     follow(loop, course)
 

@@ -202,7 +202,10 @@ class Channel:
         self._backoff.reset()
         self._heard()
         lasted = _now() - started
-        self._step(changed=self.ways.rang() if rang else self.ways.waited(asked, lasted))
+        if rang:
+            self.ways.rang()
+        else:
+            self._step(changed=self.ways.waited(asked, lasted))
         return max(0.0, BACKOFF_SECS - lasted) * _spread(), False
 
     async def _ask(self, wait_secs: float) -> bool:

@@ -203,7 +203,9 @@ class Heartbeat:
         return min(max(self.accepted.lease_duration_secs / 5, 1.0), 20.0) if self.accepted else POST_SECS
 
     def _wait_after(self, error: Unavailable) -> float:
-        return max(error.retry_after_secs * random.uniform(1.0, 1.25), self._backoff.next())  # noqa: S311 - spreads clients, hides nothing
+        """As long as was asked for, but no longer than a heartbeat may wait: a page of a proxy may ask for minutes."""
+        asked = min(error.retry_after_secs * random.uniform(1.0, 1.25), self._nominal_interval())  # noqa: S311
+        return max(asked, self._backoff.next())
 
     async def _end(self) -> None:
         """Leave the block. Who is cancelled in that waits no longer; what was begun goes on, within its deadlines."""

@@ -8,7 +8,7 @@ How often, and why: a list should be current within two seconds of whatever the 
 The next look comes 0.9 to 1.25 s after the last confirmation or failure, drawn by dice so that clients spread. One that
 is not answered in four times the usual time has another beside it, on a new connection, since the one before may be
 dead without anybody knowing; further ones follow a second apart, and at most three are under way. That also bounds what
-a thousand clients ask of a service in an outage: each about once a second, unless it asked for more time by
+a thousand clients ask of a service in an outage: each about once a second, unless it asked for more time, up to 5 s, by
 ``Retry-After``. A 304 takes some 45 microseconds of the service's processor, a thousand idle followers 4 % of a core.
 ``follow`` has a knob for those who have very many.
 """
@@ -20,11 +20,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from discovery.client.answers import NoAnswer, one_line
+from discovery.client.dissent import Dissent
 from discovery.client.kept import KeptList
 from discovery.client.reach import Reach
 from discovery.client.service import Request
 from discovery.client.snapshot import Snapshot, read_pools
 from discovery.errors import DiscoveryError, Unavailable
+from discovery.logs import event
 
 QUIET_SECS = 1.25
 FIRST_SECS = 0.5
@@ -36,8 +38,6 @@ SHORTEST_BESIDE_SECS = 0.35
 USUAL_SECS = 0.1
 STALL_SECS = 0.7
 """How long an answer that has begun may stand still."""
-LACKING_SECS = 10.0
-"""How long a list of which another opinion was that it lacks something is not looked into again."""
 AT_ONCE = 3
 SLOW_SECS = 10.0
 """How long the oldest look under way may take."""
@@ -48,6 +48,8 @@ GAP_SECS = 0.5
 """Looks that are hurried are at least so far apart."""
 GRACE_SECS = 0.25
 """How long a stream that seems to be alive has to tell by itself of what a look shows already."""
+LONGEST_ASKED_SECS = 5.0
+"""The service asks for a second or two by ``Retry-After``; what asks for more is a page of something on the way."""
 LONGEST_TRICKLE_SECS = 10.0
 """How long a list that is coming by a stream, slowly, holds looks back."""
 
@@ -107,8 +109,7 @@ class Looks:
         self._trickling_until = float("-inf")
         self._hurried = False
         self._usual_secs = USUAL_SECS
-        self._lacking: dict[str, float] = {}
-        """Names of lists that are wrong by another opinion, and until when that holds."""
+        self._dissent = Dissent()
         self._draw()
 
     async def run(self) -> None:
@@ -149,7 +150,7 @@ class Looks:
         """What the service says; where that is that our list has not changed, it is confirmed."""
         self._number += 1
         number, mark, token = self._number, self._kept.mark, self._kept.token
-        names = [token, *self._lacking_now()] if token is not None else []
+        names = [token, *(self._dissent.aside(_now()) if self._told() else [])] if token is not None else []
         headers = {"If-None-Match": ", ".join(f'W/"{name}"' for name in names)} if names else {}
         if wait_secs and names:
             headers["Prefer"] = f"wait={wait_secs:.0f}"
@@ -162,11 +163,6 @@ class Looks:
             self._same(answer.etag, names, number, mark)
             return _Opinion(number, mark, None)
         return _Opinion(number, mark, _list_of(answer.body, answer.etag))
-
-    def _lacking_now(self) -> list[str]:
-        """While a stream tells of another list."""
-        self._lacking = {name: until for name, until in self._lacking.items() if until > _now()}
-        return list(self._lacking) if self._told() else []
 
     def _same(self, named: str | None, names: list[str], number: int, mark: int) -> None:
         """304: nothing is other than what was named, which was first our own list."""
@@ -184,7 +180,7 @@ class Looks:
         if self._told() and not self._is_old(opinion) and not self._agrees(opinion):
             await asyncio.sleep(GRACE_SECS)  # the stream may tell of it right now
             if opinion.given is not None and not self._is_old(opinion):
-                opinion = await self._another_opinion(opinion.given)
+                opinion = await self._other_opinions(opinion)
         if opinion.given is None or self._is_old(opinion):
             return
         self._concluded = opinion.number
@@ -193,19 +189,23 @@ class Looks:
             return
         if self._kept.take_list(opinion.given, _now()):
             self._changed()
-        self._lacking.clear()
         self._overtook()
 
     def _agrees(self, opinion: _Opinion) -> bool:
         return opinion.given is None or self._kept.is_already(opinion.given)
 
-    async def _another_opinion(self, given: Snapshot) -> _Opinion:
+    async def _other_opinions(self, opinion: _Opinion) -> _Opinion:
         """Of a list other than what a stream tells: it may come from a replica that lags, and the stream's may not."""
-        self._reach.renew()
-        another = await self._opinion()
-        if another.given is None and given.etag is not None:
-            self._lacking[given.etag] = _now() + LACKING_SECS
-        return another
+        name = opinion.given.etag if opinion.given is not None else None
+        for _ in range(self._dissent.opinions(name)):
+            self._reach.renew()
+            opinion = await self._opinion()
+            if opinion.given is None:
+                if name is not None and self._dissent.overrule(name, _now()):
+                    text = "replicas give different lists of pools: ask discovery doctor --all-replicas"
+                    event(logger, logging.WARNING, "stream.dissent", text)
+                break
+        return opinion
 
     def _is_old(self, opinion: _Opinion) -> bool:
         """Whether something was taken, or answered, that was asked for later: then this may be older."""
@@ -282,7 +282,7 @@ class Looks:
 
     def _failed(self, failure: DiscoveryError) -> None:
         asked = failure.retry_after_secs if isinstance(failure, Unavailable) else 0
-        asked_secs = asked * random.uniform(1.0, 1.25)  # noqa: S311 - spreads clients, hides nothing
+        asked_secs = min(asked, LONGEST_ASKED_SECS) * random.uniform(1.0, 1.25)  # noqa: S311 - spreads clients, hides nothing
         self._not_before = _now() + max(min(self._patience, QUIET_SECS), asked_secs)
         self._heard(failure)
 

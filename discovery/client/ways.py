@@ -93,10 +93,9 @@ class Ways:
             return self._to(Step.LONG_POLL)
         return self._unanswered_poll()  # who was told to wait for it would have: Prefer was taken out on the way
 
-    def rang(self) -> bool:
-        """A long poll told of a change. Whether this is another step."""
+    def rang(self) -> None:
+        """A long poll told of a change."""
         self._unanswered = 0
-        return False
 
     def poll_failed(self, lasted_secs: float) -> bool:
         """A long poll had no answer: where it waited, a shorter one may have. Whether this is another step."""
