@@ -293,6 +293,59 @@ def test_without_the_server_extra_serve_says_so_before_it_looks_for_clusters(pac
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "module", "library", "needs"),
+    [
+        (
+            ("--registration-storage", "dynamodb", "--dynamodb-table", "pools", "--dynamodb-region", "eu-west-1"),
+            "discovery.stores.dynamodb.store",
+            "aiobotocore.session",
+            "--registration-storage dynamodb needs the dynamodb extra: pip install 'pool-discovery[dynamodb]'",
+        ),
+        (
+            ("--otlp-endpoint", "http://127.0.0.1:4318"),
+            "discovery.tracing",
+            "opentelemetry",
+            "--otlp-endpoint needs the tracing extra: pip install 'pool-discovery[server,tracing]'",
+        ),
+    ],
+    ids=["dynamodb", "tracing"],
+)
+def test_a_library_that_is_broken_is_not_told_as_an_extra_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    module: str,
+    library: str,
+    needs: str,
+):
+    broken = f"{needs.partition(' needs')[0]} cannot be used, its installation is broken:"
+    for error, said in (
+        (ModuleNotFoundError(f"No module named '{library}'", name=library), needs),
+        (ModuleNotFoundError("No module named 'wrapt'", name="wrapt"), f"{broken} ModuleNotFoundError: No module "),
+        (
+            ImportError("libssl.so.3: cannot open shared object file", name="_ssl"),
+            f"{broken} ImportError: libssl.so.3:",
+        ),
+    ):
+        monkeypatch.setitem(sys.modules, module, Unloadable(error))
+        assert exit_code("serve", "--listen", "127.0.0.1:0", *words) == 2
+        assert capsys.readouterr().err.startswith(f"discovery: {said}")
+
+
+class Unloadable(ModuleType):
+    """A module whose import ends with an error of what it imports itself."""
+
+    def __init__(self, error: ImportError) -> None:
+        super().__init__("unloadable")
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise self._error
+
+
 # ---- help
 
 

@@ -346,11 +346,17 @@ def _open_tracing(settings: ServeSettings, replica: str) -> "Tracing | None":
         return None
     try:
         from discovery.tracing import Tracing  # an optional part is imported when it is chosen
-    except ImportError:
-        raise Misconfigured(
-            "--otlp-endpoint needs the tracing extra: pip install 'pool-discovery[server,tracing]'"
-        ) from None
+    except ImportError as error:
+        install = "needs the tracing extra: pip install 'pool-discovery[server,tracing]'"
+        raise _not_loaded("--otlp-endpoint", install, error, {"opentelemetry"}) from None
     return Tracing(settings.otlp_endpoint, version=__version__, replica=replica)
+
+
+def _not_loaded(flag: str, install: str, error: ImportError, libraries: set[str]) -> Misconfigured:
+    """Why an optional part did not load: its extra is not there, or what is there is broken."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in libraries:
+        return Misconfigured(f"{flag} {install}")
+    return Misconfigured(f"{flag} cannot be used, its installation is broken: {type(error).__name__}: {error}")
 
 
 def _open_certificates(settings: ServeSettings, counters: Counters) -> Certificates | None:
@@ -394,10 +400,10 @@ def _open_redis(settings: ServeSettings, counters: Counters) -> Store:
 def _open_dynamodb(settings: ServeSettings, counters: Counters) -> Store:
     try:
         from discovery.stores.dynamodb.store import DynamoStore  # its library is an extra
-    except ImportError:
-        raise Misconfigured(
-            "--registration-storage dynamodb needs the dynamodb extra: pip install 'pool-discovery[dynamodb]'"
-        ) from None
+    except ImportError as error:
+        install = "needs the dynamodb extra: pip install 'pool-discovery[dynamodb]'"
+        libraries = {"aiobotocore", "botocore"}
+        raise _not_loaded("--registration-storage dynamodb", install, error, libraries) from None
     return DynamoStore(
         table=settings.dynamodb_table or "",
         region=settings.dynamodb_region,
