@@ -6,11 +6,19 @@ back at its end. Writes in the background: an error is handed on, and for a hold
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from discovery.errors import Unavailable
 from discovery.stores import Store
 from discovery.stores.mass_loss import REASON
+
+
+class _Word(NamedTuple):
+    """That an outage was; ``until`` is the loop's time until which it concerns others."""
+
+    reason: str
+    until: float
+    known_until: float
 
 
 class Settling:
@@ -24,10 +32,13 @@ class Settling:
         self._losses = 0
         self._told_after: int | None = None
         self._to_take_back = False
+        self._word: _Word | None = None
+        self._about_word: asyncio.Task[None] | None = None
 
     def tell(self, reason: str, secs: float, known_until: float) -> None:
-        """Tell it once, of an outage that began at ``known_until``."""
-        self._start(self._tell(reason, secs, known_until))
+        """Tell it, of an outage that began at ``known_until``; again at each check until it is taken."""
+        self._word = _Word(reason, asyncio.get_running_loop().time() + secs, known_until)
+        self._about_word = self._start(self._tell())
 
     def data_lost(self) -> None:
         """What the store was told may be gone."""
@@ -38,6 +49,8 @@ class Settling:
 
         The word stays while another reason may need it: the store keeps one at a time.
         """
+        if self._word is not None and (self._about_word is None or self._about_word.done()):
+            self._about_word = self._start(self._tell())
         if self._about_hold is not None and not self._about_hold.done():
             return
         if hold_left_secs is not None:
@@ -46,8 +59,13 @@ class Settling:
         elif self._to_take_back and may_end:
             self._about_hold = self._start(self._take_back())
 
-    async def _tell(self, reason: str, secs: float, known_until: float) -> None:
-        await self._try(self._store.settle(reason, secs, known_until))
+    async def _tell(self) -> None:
+        word = self._word
+        if word is None:
+            return
+        left_secs = word.until - asyncio.get_running_loop().time()
+        if left_secs <= 0 or await self._try(self._store.settle(word.reason, left_secs, word.known_until)):
+            self._word = self._word if self._word is not word else None
 
     async def _tell_of_hold(self, secs: float) -> None:
         losses, self._to_take_back = self._losses, True

@@ -42,6 +42,13 @@ class _NoCache(dict[Any, Any]):
     def __contains__(self, key: object) -> bool:
         return False
 
+    def __getitem__(self, key: Any) -> Any:
+        raise KeyError(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Nothing."""
+        return default
+
 
 class Access:
     """One way to DynamoDB. ``table_secs`` gives the table's clock, None before it is known.

@@ -1,7 +1,7 @@
 """Which leases run, by what was seen of them. Pure; times are seconds of one monotonic clock.
 
 On first sight an item is judged by the end that it says, against the table's clock; one that appears between two reads
-and still lived a moment ago was written in between. From then on that end is a mark and
+that follow each other, and lived at the first of them, was written in between. From then on that end is a mark and
 no time: whenever it has changed the lease was renewed, by whatever clock, and runs anew from the moment it was seen. An
 item that is over is remembered as long as it lies in the table, so that it is not taken for a new one.
 """
@@ -16,8 +16,9 @@ from discovery.stores.dynamodb.items import Item
 JUST_NOW_SECS = 3.0
 """By then whoever saw an outage has read the table again and told of it. Less with short leases."""
 DOUBTFUL_SECS = 86_400.0
-GAP_SECS = 3.0
-"""Between two reads that follow each other; copies of a table lag, and clocks differ by less."""
+GAP_SECS = 2.5
+"""Two reads no further apart follow each other: what appears in between was written just now, whatever it says."""
+REMOVED_REMEMBERED = 10_000
 
 
 class Found(NamedTuple):
@@ -102,6 +103,8 @@ class Sightings:
         self._number += 1
         self._by_key.pop(key, None)
         self._removed[key] = self._number
+        if len(self._removed) > REMOVED_REMEMBERED:  # where nothing is read, only removed
+            del self._removed[next(iter(self._removed))]
 
     def lives(self, item: Item, at: float, table_secs: float) -> bool:
         """Whether the lease of this item, which was just replaced, still ran."""
@@ -148,9 +151,10 @@ class Sightings:
             if self._removed.get(key, 0) <= number:
                 lease_secs, ended_secs = self._lease_of(item), found.table_secs - item.lease_ends_ms / 1000
                 appeared = item.lease_ends_ms / 1000 > self._read_to
-                if appeared and ended_secs >= GAP_SECS:
+                just_now = appeared and found.table_secs - self._read_to < GAP_SECS
+                if appeared and not just_now and ended_secs >= 0:
                     self.missed += 1
-                left_secs = lease_secs if appeared and ended_secs < GAP_SECS else min(-ended_secs, lease_secs)
+                left_secs = lease_secs if just_now else min(-ended_secs, lease_secs)
                 self._by_key[key] = _Sighting(item.value, item.lease_ends_ms, found.at + left_secs, number)
         elif known.number <= number and (known.lease_ends_ms != item.lease_ends_ms or known.value != item.value):
             if known.value != item.value:  # equal bytes are kept: whoever was given them has them once

@@ -107,6 +107,7 @@ class DynamoStore:
                 before = (await self._table.put(item)).before
             except TooLarge as error:
                 raise items.too_large(Fault("$", str(error))) from None
+        self._pass_removals()
         now = self._clock()
         if before is not None and before.lease_ends_ms in ends_ms[:-1]:
             before = self._sightings.item(key)  # it is ours, of an attempt whose answer was lost
@@ -141,6 +142,12 @@ class DynamoStore:
             text += " OR (attribute_not_exists(instance_id) AND registration = :known)"
             values[":known"] = {"S": known.decode()}
         return {"ConditionExpression": text, "ExpressionAttributeValues": values}
+
+    def _pass_removals(self) -> None:
+        """What is read or written after a removal was told is newer than it."""
+        if self._deleted_last:
+            self._revision += 1
+            self._deleted_last = False
 
     def _changed(self, *, deleted: bool) -> None:
         self._revision += 1
@@ -188,9 +195,7 @@ class DynamoStore:
     # ---- reading: one read at a time, whoever wants it
 
     async def _read(self) -> None:
-        if self._deleted_last:
-            self._revision += 1  # what is read after a removal is newer than it
-            self._deleted_last = False
+        self._pass_removals()
         revision, number = self._revision, self._sightings.begin()
         try:
             reading = await read_all(self._table, number, self._clock)

@@ -227,7 +227,7 @@ class Table:
         said = f"{refusal.code}: {refusal.message}"
         if refusal.code and not refusal.is_momentary and self._said.get(operation) != said:
             self._said[operation] = said
-            text = "DynamoDB said to dynamodb:%s on %s: %s"
+            text = "DynamoDB said to a %s of %s: %s"
             event(log, logging.WARNING, "store.odd", text, operation, self, said, cause=refusal.code)
 
     def _stays_throttled(self, operation: Operation) -> bool:

@@ -124,12 +124,12 @@ def test_renewals_while_nothing_could_be_read_keep_a_pool(table: Table) -> None:
     assert table.listed()
 
 
-def test_a_pool_that_appeared_while_nothing_could_be_read_was_written_in_between(table: Table) -> None:
+def test_a_pool_that_appeared_between_two_reads_was_written_in_between(table: Table) -> None:
     table.write(OTHER)
     table.read()
     table.now += 1.0
-    table.write()
-    table.now += LEASE + 2.0
+    table.write(clock=-LEASE - 0.5)
+    table.now += 1.0
     table.read()
     assert table.listed(), "by its own word it is over, but the last read did not have it"
     assert table.sightings.missed == 0
@@ -201,6 +201,12 @@ def test_a_removal_of_ours_is_newer_than_a_read_that_began_before_it(table: Tabl
     assert not table.listed()
     table.read()
     assert table.listed(), "whoever registers after a removal is seen by the next read"
+
+
+def test_removals_that_no_read_ever_follows_are_not_remembered_for_ever(table: Table) -> None:
+    for number in range(10_050):
+        table.sightings.removed(PoolKey("c", "n", str(number)))
+    assert len(table.sightings._removed) == 10_000
 
 
 def test_a_renewal_never_writes_the_end_that_is_there(table: Table) -> None:

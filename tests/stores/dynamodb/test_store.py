@@ -138,6 +138,17 @@ async def test_writes_whose_answers_were_lost_tell_what_they_did(open_store: Ope
         assert [(type(event), event.key) for event in watch.changes()] == [(Deleted, KEY)]
 
 
+async def test_a_heartbeat_after_a_removal_that_was_told_is_newer_than_it(open_store: Open) -> None:
+    """Removed and registered again by way of another replica, before the next read here."""
+    here, elsewhere = open_store(), open_store()
+    await here.put(KEY, value("m"), 30.0)
+    deleted = await here.delete(KEY, None)
+    await elsewhere.put(KEY, value("m"), 30.0)
+    renewed = await here.put(KEY, value("m"), 30.0)
+    assert deleted is not None
+    assert (renewed.changed, renewed.revision > deleted.revision) == (False, True)
+
+
 async def test_a_fault_of_ours_ends_no_reading(
     open_store: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ from discovery.errors import Misconfigured, Unavailable
 from discovery.metrics import Counters
 from discovery.stores.dynamodb import items
 from discovery.stores.dynamodb.access import Access
+from discovery.stores.dynamodb.reading import read_all
 from discovery.stores.dynamodb.table import ConditionFailed, Table
 from tests.live.signs import free_port
 
@@ -264,6 +265,16 @@ async def test_answers_come_uncompressed_or_are_taken_without_their_checksum(
     assert page.read_units == 0.5
     assert len(server.seen) == 1
     assert server.seen[0][1]["accept-encoding"] == "identity"
+
+
+async def test_a_read_that_does_not_go_on_ends(table: Table, server: Server) -> None:
+    stuck = gives(200, {**EMPTY, "LastEvaluatedKey": ITEM})
+    server.answers = [stuck] * 3
+    with pytest.raises(Unavailable, match="does not go on"):
+        await read_all(table, 1)
+    assert len(server.seen) == 2
+    server.answers = [gives(200, {**EMPTY, "LastEvaluatedKey": {}})]
+    assert (await read_all(table, 2)).pages == 1
 
 
 async def test_an_answer_without_a_date_is_of_no_use(table: Table, server: Server) -> None:
