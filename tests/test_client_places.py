@@ -123,7 +123,7 @@ async def test_new_addresses_are_found_and_gone_ones_forgotten(monkeypatch: pyte
 
 async def test_a_resolver_that_fails_or_hangs_takes_no_place_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places_module, "AFTER_FAILURE_SECS", 0.0)
-    monkeypatch.setattr(places_module, "PATIENCE_SECS", 0.02)
+    monkeypatch.setattr(places_module, "KNOWN_SECS", 0.02)
     port = free_port()
     names = Names(monkeypatch, "127.0.0.1")
     async with at(port, "127.0.0.1"), Client(f"http://discovery.test:{port}") as client:

@@ -230,7 +230,7 @@ def _pools_of(differences: Sequence[Difference] | None) -> str:
 # ---- lists, looked at several times
 
 
-class Looks:
+class Sights:
     """The pools in which lists differed at every look, and in which at least one replica stood still meanwhile.
 
     A pool that changes all the time differs at each look and is no disagreement: then no replica stands still.
@@ -291,7 +291,7 @@ def _differing(lists: Mapping[str, Snapshot]) -> dict[PoolKey, dict[str, Listing
 
 def verdict(
     histories: Sequence[History],
-    looks: Looks | None,
+    looks: Sights | None,
     explained: Mapping[str, tuple[Explanation, ...]] | None = None,
 ) -> Comparison:
     """All of it in one sentence. ``looks`` is what was seen of the lists where they did not agree by themselves."""

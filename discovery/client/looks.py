@@ -36,7 +36,7 @@ BESIDE_SECS = 1.0
 SHORTEST_BESIDE_SECS = 0.35
 """... the first one at least: it follows what is usual."""
 USUAL_SECS = 0.1
-STALL_SECS = 0.7
+GAP_IN_BODY_SECS = 0.7
 """How long an answer that has begun may stand still."""
 AT_ONCE = 3
 SLOW_SECS = 10.0
@@ -45,7 +45,7 @@ DEADLINE_SECS = 30.0
 SETTLING_SECS = 1.3
 """How long after its last event a stream is not doubted: other replicas may be behind it for a second."""
 GAP_SECS = 0.5
-"""Looks that are hurried are at least so far apart."""
+"""Looks that follow from one another are at least so far apart."""
 GRACE_SECS = 0.25
 """How long a stream that seems to be alive has to tell by itself of what a look shows already."""
 LONGEST_ASKED_SECS = 5.0
@@ -170,10 +170,11 @@ class Looks:
             raise Unavailable("the answer was that a list has not changed that we do not have: is a cache on the way?")
         if named is not None and named != names[0]:
             self._kept.trust(_now())
+            self._quiet_from = _now()
             return
         is_ours = names[0] == self._kept.token and (named is not None or len(names) == 1)
         if is_ours and mark == self._kept.mark and number > self._concluded:
-            self._concluded = number
+            self._conclude(number)
             self._kept.confirm(_now())
 
     async def _take(self, opinion: _Opinion) -> None:
@@ -183,13 +184,17 @@ class Looks:
                 opinion = await self._other_opinions(opinion)
         if opinion.given is None or self._is_old(opinion):
             return
-        self._concluded = opinion.number
+        self._conclude(opinion.number)
         if self._agrees(opinion):
             self._kept.confirm(_now())
             return
         if self._kept.take_list(opinion.given, _now()):
             self._changed()
         self._overtook()
+
+    def _conclude(self, number: int) -> None:
+        self._concluded = number
+        self._quiet_from = _now()
 
     def _agrees(self, opinion: _Opinion) -> bool:
         return opinion.given is None or self._kept.is_already(opinion.given)
@@ -221,9 +226,11 @@ class Looks:
         quiet_until = max(self._kept_since() + self._patience, self._trickling_until)
         if self._told():
             quiet_until = max(quiet_until, self._kept.told_at + SETTLING_SECS)
-        due = self._begun_at + GAP_SECS if self._hurried else quiet_until
+        due = self._begun_at if self._hurried else quiet_until
         if self._under_way:
             due = max(due, max(look.another_at for look in self._under_way.values()))
+        else:
+            due = max(due, self._begun_at + GAP_SECS)
         return max(due, self._not_before)
 
     async def _sleep(self, wait: float) -> None:
@@ -261,7 +268,7 @@ class Looks:
             return
         if not look.has_begun:
             self._usual_secs += 0.3 * (_now() - look.begun_at - self._usual_secs)
-        self._under_way[task] = _UnderWay(look.begun_at, _now() + STALL_SECS, has_begun=True)
+        self._under_way[task] = _UnderWay(look.begun_at, _now() + GAP_IN_BODY_SECS, has_begun=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.pop(task, None)
@@ -277,7 +284,6 @@ class Looks:
             logger.exception("a look at the pools failed in a way that was not foreseen")
             self._failed(Unavailable(f"asking for the pools failed: {one_line(str(error))}"))
         else:
-            self._quiet_from = _now()
             self._heard(None)
 
     def _failed(self, failure: DiscoveryError) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 RESOLVED_SECS = 5.0
 """How long a name may take to be resolved while no address of it is known."""
-PATIENCE_SECS = 0.5
+KNOWN_SECS = 0.5
 """The same while some are: those serve meanwhile."""
 RESOLVE_AGAIN_SECS = 10.0
 """How old addresses may be while they answer, and ..."""
@@ -127,7 +127,7 @@ class Places:
         if task is None:
             task = self._resolving[url] = asyncio.create_task(places_of(url), name=f"resolving {url}")
             task.add_done_callback(lambda done: self._resolved(url, done))
-        await asyncio.wait([task], timeout=PATIENCE_SECS if self._known[url] else RESOLVED_SECS)
+        await asyncio.wait([task], timeout=KNOWN_SECS if self._known[url] else RESOLVED_SECS)
 
     def _resolved(self, url: str, task: asyncio.Task[list[Place]]) -> None:
         self._resolving.pop(url, None)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from discovery.client import diagnosis
-from discovery.client.agreement import Comparison, Looks, ReplicaState, faults, lists_agree, state, verdict
+from discovery.client.agreement import Comparison, ReplicaState, Sights, faults, lists_agree, state, verdict
 from discovery.client.diagnosis import Explanation
 from discovery.client.places import RESOLVED_SECS, Place, places_of
 from discovery.client.service import Request, Service, path_of, target
@@ -150,10 +150,10 @@ async def _explained(replicas: Iterable[_Replica], keys: Sequence[PoolKey]) -> d
     return {replica.name: answer for replica, answer in zip(asked, answers, strict=True)}
 
 
-async def _looks(replicas: Iterable[_Replica]) -> Looks | None:
+async def _looks(replicas: Iterable[_Replica]) -> Sights | None:
     """The lists of all that answer, several times; None where fewer than two give one."""
     asked = _answering(replicas)
-    looks = Looks()
+    looks = Sights()
     for number in range(LOOKS):
         if number:
             await asyncio.sleep(LOOK_PAUSE_SECS)

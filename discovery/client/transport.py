@@ -1,27 +1,23 @@
 """HTTP towards the service: places tried in turn, deadlines on everything, and every failure as one of our errors.
 
-The only place that knows aiohttp. Cookies, redirects and proxies from the environment are never followed: answers come
-from the URLs that were given, or not at all. Knows nothing of pools; whether and when to try again is for the caller.
+Cookies, redirects and proxies from the environment are never followed: answers come from the URLs that were given, or
+not at all. Knows nothing of pools; whether and when to try again is for the caller.
 """
 
 import asyncio
-import os
-import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from discovery import __version__
-from discovery.client.answers import Answer, NoAnswer, NoStream, RejectedHere, judged, one_line
+from discovery.client.answers import Answer, NoAnswer, NoStream, RejectedHere, judged
+from discovery.client.broken import BROKEN, no_answer
 from discovery.client.places import Place, Places
 from discovery.client.race import Progress, Race, Stage
 from discovery.client.service import STREAM_OPENS_SECS, Request, Service
+from discovery.client.sessions import Kept, session_at
 from discovery.errors import Unavailable
 
 Result = TypeVar("Result")
@@ -30,16 +26,6 @@ CONNECT_SECS = 3.0
 """How long a connection may take, with its TLS handshake."""
 STALL_SECS = 5.0
 """How long the body of an answer may stand still."""
-KEEP_ALIVE = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
-"""The kernel asks an idle peer after two seconds whether it is there, and takes three times no answer for its end."""
-
-UNKNOWN_ISSUER = (18, 19, 20, 21)
-"""Of OpenSSL's codes those that say: self-signed, or of a CA that is not known."""
-NO_TLS = ("WRONG VERSION NUMBER", "HTTP REQUEST", "RECORD LAYER FAILURE")
-ITS_WISH = ("CERTIFICATE REQUIRED", "HANDSHAKE FAILURE", "UNKNOWN CA", "BAD CERTIFICATE", "CERTIFICATE EXPIRED")
-"""What a service says that wants a certificate, or another one; to TLS 1.2 it says no more than that it failed."""
-
-_BROKEN = (aiohttp.ClientError, OSError)
 
 
 class Stream:
@@ -57,55 +43,13 @@ class Stream:
                 return await self._response.content.readany()
         except TimeoutError as error:
             raise NoAnswer(f"{self.base} was silent for {silence_secs:g} s", reached=True) from error
-        except _BROKEN as error:
-            raise _no_answer(self.base, error) from error
+        except BROKEN as error:
+            raise no_answer(self.base, error) from error
 
     async def close(self) -> None:
         """End it, and its connection."""
         self._response.close()
         await self._session.close()
-
-
-class _OneAddress(AbstractResolver):
-    """Every name is this address."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        own = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        return [ResolveResult(hostname=host, host=self._address, port=port, family=own, proto=0, flags=0)]
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-
-class _Kept:
-    """Kept connections to one place, ended when nobody uses them any more."""
-
-    def __init__(self, place: Place) -> None:
-        self.session = _session(place, keep_alive=True)
-        self.retired = False
-        self._users = 0
-
-    @asynccontextmanager
-    async def use(self) -> AsyncIterator[aiohttp.ClientSession]:
-        self._users += 1
-        try:
-            yield self.session
-        finally:
-            self._users -= 1
-            if self.retired:
-                await self.end_if_unused()
-
-    async def end_if_unused(self) -> bool:
-        """Whether it has ended."""
-        if self._users:
-            return False
-        await self.session.close()
-        return True
 
 
 class Connections:
@@ -120,8 +64,8 @@ class Connections:
     def __init__(self, service: Service, *, address: str | None = None) -> None:
         self._service = service
         self._places = Places(service.urls, address)
-        self._kept: dict[Place, _Kept] = {}
-        self._retired: list[_Kept] = []
+        self._kept: dict[Place, Kept] = {}
+        self._retired: list[Kept] = []
         self._closed = False
 
     async def request(
@@ -226,7 +170,7 @@ class Connections:
         if self._closed:
             raise RuntimeError("the client was closed while it was in use")
         limits = aiohttp.ClientTimeout(total=deadline_secs, sock_connect=min(CONNECT_SECS, deadline_secs))
-        kept = self._kept.get(place) or self._kept.setdefault(place, _Kept(place))
+        kept = self._kept.get(place) or self._kept.setdefault(place, Kept(place))
         async with kept.use() as session:
             response = await self._send(session, progress, request, limits)
             return await _read(place.name, response, coming)
@@ -234,7 +178,7 @@ class Connections:
     async def _open(self, progress: Progress, request: Request) -> Stream:
         if self._closed:
             raise RuntimeError("the client was closed while it was in use")
-        session = _session(progress.place, keep_alive=False)
+        session = session_at(progress.place, keep_alive=False)
         try:
             with self._places.waiting_for(progress.place):
                 async with asyncio.timeout(STREAM_OPENS_SECS):
@@ -277,51 +221,10 @@ class Connections:
                 ssl=self._service.trust.context(),
                 trace_request_ctx=progress,
             )
-        except _BROKEN as error:
-            raise _no_answer(progress.place.name, error) from error
+        except BROKEN as error:
+            raise no_answer(progress.place.name, error) from error
         progress.reach(Stage.ANSWERED)
         return response
-
-
-def _session(place: Place, *, keep_alive: bool) -> aiohttp.ClientSession:
-    resolver = None if place.address is None else _OneAddress(place.address)
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(force_close=not keep_alive, resolver=resolver, socket_factory=_socket),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"User-Agent": f"pool-discovery/{__version__}"},
-        trust_env=False,
-        trace_configs=[_TRACE],
-    )
-
-
-def _socket(address: Any) -> socket.socket:
-    """A socket that notices within seconds when the other side's machine or the way to it is gone."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family=family, type=kind, proto=protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEP_ALIVE.items():
-        if (option := getattr(socket, name, None)) is not None:  # not every system has them
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
-
-
-async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-    context.trace_request_ctx.reach(Stage.ASKED)
-
-
-async def _connected_before(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-    context.trace_request_ctx.kept = True
-    context.trace_request_ctx.reach(Stage.ASKED)
-
-
-def _tracing() -> aiohttp.TraceConfig:
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_create_end.append(_connected)
-    trace.on_connection_reuseconn.append(_connected_before)
-    return trace
-
-
-_TRACE = _tracing()
 
 
 async def _read(base: str, response: aiohttp.ClientResponse, coming: Callable[[], None] = lambda: None) -> Answer:
@@ -332,52 +235,6 @@ async def _read(base: str, response: aiohttp.ClientResponse, coming: Callable[[]
             while piece := await asyncio.wait_for(response.content.readany(), STALL_SECS):
                 pieces.append(piece)
                 coming()
-    except _BROKEN as error:
-        raise _no_answer(base, error) from error
+    except BROKEN as error:
+        raise no_answer(base, error) from error
     return judged(base, response.status, response.headers, b"".join(pieces))
-
-
-def _no_answer(base: str, error: Exception) -> NoAnswer:
-    match error:
-        case aiohttp.ConnectionTimeoutError():
-            return NoAnswer(f"cannot connect to {base}: no answer in time", reached=False)
-        case aiohttp.ClientConnectorDNSError():
-            return NoAnswer(f"cannot connect to {base}: the name cannot be resolved", reached=False)
-        case aiohttp.ClientConnectorCertificateError():
-            return NoAnswer(f"cannot connect to {base}: {_distrust(error.certificate_error)}", reached=False)
-        case aiohttp.ClientConnectorSSLError():
-            return NoAnswer(f"cannot connect to {base}: {_tls_fault(error.os_error)}", reached=False)
-        case aiohttp.ClientConnectorError():
-            return NoAnswer(f"cannot connect to {base}: {_reason(error)}", reached=False)
-        case TimeoutError():
-            return NoAnswer(f"{base} did not answer in time", reached=True)
-        case _ if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
-            # A service that wants a certificate says so only after what the client takes for the handshake.
-            return NoAnswer(f"{base} broke off: {_tls_fault(error.__cause__ or error.__context__)}", reached=True)
-        case _:
-            dropped = isinstance(error, aiohttp.ServerDisconnectedError | OSError)
-            return NoAnswer(f"{base} broke the connection off", reached=True, dropped=dropped)
-
-
-def _distrust(error: Exception) -> str:
-    """Why the service's certificate is not taken; where its CA is not known, what to do."""
-    reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
-    unknown = isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in UNKNOWN_ISSUER
-    advice = " (ca_path, or --ca-path, names the CA to trust)" if unknown else ""
-    return one_line(f"its certificate is not trusted: {reason.rstrip('.')}{advice}")
-
-
-def _tls_fault(error: BaseException | None) -> str:
-    reason = (getattr(error, "reason", None) or "unknown").replace("_", " ")
-    if reason in NO_TLS:
-        return "it speaks no TLS: use http://"
-    said = reason.partition("ALERT ")[2]
-    if not said:
-        return one_line(f"TLS failed: {reason.lower()}")
-    advice = "the client certificate that it wants is given by cert_path and key_path, or --cert-path and --key-path"
-    return one_line(f"it refused the TLS handshake: {said.lower()}" + (f" ({advice})" if said in ITS_WISH else ""))
-
-
-def _reason(error: OSError) -> str:
-    known = error.errno is not None and error.errno > 0
-    return os.strerror(error.errno or 0) if known else one_line(error.strerror or str(error))
