@@ -17,10 +17,12 @@ import pytest
 from discovery import registrations, settings
 from discovery.http import openapi
 from discovery.model import Capacity, Location, PoolKey, Registration
-from discovery.stores.dynamodb import items, store
+from discovery.stores import CONFIRMED_FOR_SECS, replica
+from discovery.stores.dynamodb import access, items, sightings, store
 from tests.aws_command import Request, request_of
 from tests.documents import PROJECT, Block, read, replaced, rows, steps
 from tests.live.dynamodb_server import SCHEMA, TIME_TO_LIVE
+from tests.test_docs import section
 
 PAGE = "docs/dynamodb.md"
 
@@ -286,6 +288,51 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
         "pip install 'pool-discovery[server,dynamodb]'",
     ):
         assert said in text, said
+
+
+def test_the_times_of_outages_are_those_of_the_code() -> None:
+    """What people reckon with at night: when a list is complete, what is held, how often is asked again."""
+    text = " ".join(read(PAGE).split())
+    assert (CONFIRMED_FOR_SECS, replica.REFUSED_FOR_SECS) == (2.0, 2.0)
+    assert sightings.DOUBTFUL_SECS == 24 * 3600
+    assert access.DOUBT_SECS == (1.0, 30.0)
+    assert store.THROTTLED_SECS[1] * 1.25 == 5.0
+    for said in (
+        "is complete while its last whole read is younger than two seconds",
+        "before which no heartbeat was refused for two seconds",
+        "at least two ended within the last day",
+        "after a second and then ever more seldom, at least every 30 s",
+        "every five seconds at last",
+        f"one key {PARTITION_WRITES:,} write units a second, and {PARTITION_READS:,} read units in each region",
+    ):
+        assert said in text, said
+
+
+# ---- what to do
+
+
+def test_for_each_line_that_may_be_read_there_is_something_to_do() -> None:
+    lines = [re.findall(r"`([^`]+)`", row[4])[0] for row in rows(section(read(PAGE), "When it fails"))]
+    (table, *_) = re.findall(r"(?:^\|.*\n)+", section(read(PAGE), "What to do"), re.MULTILINE)
+    (*told,) = [row[0].strip("`") for row in rows(table)]
+    assert {*told} == {*lines}
+    assert len(told) == len({*told})
+
+
+def test_each_limit_that_throttles_has_its_metric_of_both_kinds() -> None:
+    named = re.findall(r"`(Read|Write)(\w+)ThrottleEvents`", section(read(PAGE), "Throttled"))
+    of = {kind: {limit for found, limit in named if found == kind} for kind in ("Read", "Write")}
+    assert (
+        of["Read"]
+        == of["Write"]
+        == {"KeyRangeThroughput", "ProvisionedThroughput", "MaxOnDemandThroughput", "AccountLimit"}
+    )
+
+
+def test_aws_own_words_are_found_in_the_log_by_those_that_the_page_names() -> None:
+    source = (PROJECT / "discovery/stores/dynamodb/table.py").read_text()
+    (line,) = {*re.findall(r"`(DynamoDB said to)`", read(PAGE))}
+    assert f'"{line} ' in source
 
 
 if __name__ == "__main__":
