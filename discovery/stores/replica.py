@@ -343,6 +343,9 @@ class Replica:
             return False
         if loss is not None or life == "new":
             self._lost(loss or "the store has a new epoch: it was emptied, or a replica noticed a loss")
+            if loss is not None and not self._store.ends_leases:
+                # Also the only way to learn that nobody can write, for a replica that no relay asks.
+                self._to_others.tell(loss, self._lease_secs, health.asked_at, lasting=True)
         silent_secs = health.asked_at - self._confirmed_at
         self._confirmed_at = max(self._confirmed_at, health.asked_at)
         self._settling = health.settling

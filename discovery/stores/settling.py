@@ -17,6 +17,7 @@ class _Word(NamedTuple):
     """That an outage was; ``until`` is the loop's time until which it concerns others."""
 
     reason: str
+    secs: float
     until: float
     known_until: float
 
@@ -35,9 +36,13 @@ class Settling:
         self._word: _Word | None = None
         self._about_word: asyncio.Task[None] | None = None
 
-    def tell(self, reason: str, secs: float, known_until: float) -> None:
-        """Tell it, of an outage that began at ``known_until``; again at each check until it is taken."""
-        self._word = _Word(reason, asyncio.get_running_loop().time() + secs, known_until)
+    def tell(self, reason: str, secs: float, known_until: float, *, lasting: bool = False) -> None:
+        """Tell it, of what those lack who had not read the store at ``known_until``; at each check until it is taken.
+
+        ``lasting`` is what concerns others, and this replica, as long as the store takes no word.
+        """
+        since = asyncio.get_running_loop().time()
+        self._word = _Word(reason, secs, float("inf") if lasting else since + secs, known_until)
         self._about_word = self._start(self._tell())
 
     def data_lost(self) -> None:
@@ -63,7 +68,7 @@ class Settling:
         word = self._word
         if word is None:
             return
-        left_secs = word.until - asyncio.get_running_loop().time()
+        left_secs = min(word.secs, word.until - asyncio.get_running_loop().time())
         if left_secs <= 0 or await self._try(self._store.settle(word.reason, left_secs, word.known_until)):
             self._word = self._word if self._word is not word else None
 

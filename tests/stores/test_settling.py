@@ -55,3 +55,22 @@ def test_an_outage_is_told_until_it_is_taken_or_concerns_nobody(
     assert {(reason, known_until) for reason, _, known_until in store.told} == {("an outage", 900.0)}
     assert [secs for _, secs, _ in store.told] == (told or [15.0 - second for second in range(15)])
     assert len(failures) == len(store.told) - (told is not None)
+
+
+def test_what_concerns_others_as_long_as_nobody_can_write_is_told_until_then(loop: VirtualTimeLoop) -> None:
+    store = Refusing(SharedServer(15.0, loop.time))
+    settling = Settling(store, lambda _: None)
+
+    async def run() -> None:
+        settling.tell("leases had ended", 15.0, 900.0, lasting=True)
+        for _ in range(100):
+            await asyncio.sleep(1.0)
+            settling.attend(None, may_end=True)
+        store.refuses = False
+        for _ in range(10):
+            await asyncio.sleep(1.0)
+            settling.attend(None, may_end=True)
+
+    loop.run(run())
+    assert {told[1] for told in store.told} == {15.0}
+    assert 101 <= len(store.told) <= 102

@@ -66,9 +66,8 @@ class Access:
         self._endpoint_url = endpoint_url
         self._table_secs = table_secs
         self._clock = clock
-        self._session: Any = aiobotocore.session.get_session()
         try:
-            found = region or self._session.get_config_variable("region")
+            found = region or aiobotocore.session.get_session().get_config_variable("region")
         except botocore.exceptions.BotoCoreError as error:
             raise Misconfigured(f"--registration-storage dynamodb: {error}") from None
         if not found:
@@ -77,12 +76,18 @@ class Access:
                 " or a region in the AWS profile"
             )
         self.region: str = found
+        self._session = self._new_session()
         self._credentials: Credentials | None = None
         self._look_again_at = float("-inf")
         self._doubted_at = float("-inf")
         self._doubt_pause_secs = DOUBT_SECS[0]
         self._looking: asyncio.Task[Credentials] | None = None
         self._searches: set[asyncio.Task[Credentials]] = set()
+
+    def _new_session(self) -> Any:
+        session = aiobotocore.session.get_session()
+        session.set_config_variable("region", self.region)  # roles are asked for there, too
+        return session
 
     # ---- where
 
@@ -136,7 +141,7 @@ class Access:
         first, limit = DOUBT_SECS
         self._doubt_pause_secs = first if silent_secs > 2 * limit else min(self._doubt_pause_secs * 2, limit)
         self._doubted_at = self._clock()
-        self._session = aiobotocore.session.get_session()  # the one before would give what it found before
+        self._session = self._new_session()  # the one before would give what it found before
         self._credentials = self._looking = None
         return True
 

@@ -3,7 +3,7 @@
 The line is in our own words: AWS's name accounts, roles and sessions, which not everybody who reads `/readyz` may know.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -57,6 +57,7 @@ class Refusal(NamedTuple):
     status: int
     code: str
     message: str
+    reason: str = ""
 
     @property
     def throttles(self) -> bool:
@@ -100,19 +101,37 @@ def read(status: int, answer: bytes) -> Refusal:
     # What follows repeats the signed request, in which a session's token stands.
     message = str(error.get("message") or error.get("Message") or "").partition("The Canonical String")[0]
     code = error.get("__type")
-    return Refusal(status, code.rpartition("#")[2] if isinstance(code, str) else "", " ".join(message.split())[:300])
+    code = code.rpartition("#")[2] if isinstance(code, str) else ""
+    return Refusal(status, code, " ".join(message.split())[:300], _reason(error))
+
+
+def _reason(error: dict[str, Any]) -> str:
+    """Why it throttles, in AWS's one word for it, where it says so."""
+    for reasons in (error.get("throttlingReasons"), error.get("ThrottlingReasons")):
+        if isinstance(reasons, list) and reasons and isinstance(reasons[0], dict):
+            reason = reasons[0].get("reason")
+            return reason if isinstance(reason, str) and reason.isalpha() and reason.isascii() else ""
+    return ""
 
 
 def unavailable(refusal: Refusal, operation: Operation, table: str) -> Unavailable:
     """The error for whoever asked. ``table`` is how people call the table, with its place."""
     extent = _EXTENTS[operation]
     if refusal.throttles:
-        text = f"DynamoDB throttles dynamodb:{operation} on {table}: give it more capacity ({refusal.code})"
+        text = f"DynamoDB throttles dynamodb:{operation} on {table}: {_remedy(refusal, operation)}"
         return Throttled(text, extent="source" if operation == "Query" else "writes")
     if refusal.code in _DENIED:
         text = f"the right dynamodb:{operation} on {table} is missing: grant it to the service"
         return Unavailable(text, extent=extent)
     return Unavailable(_cause(refusal, table), extent="source")
+
+
+def _remedy(refusal: Refusal, operation: Operation) -> str:
+    said = refusal.reason or refusal.code
+    if "KeyRange" not in refusal.reason:
+        return f"give it more capacity ({said})"
+    relief = "run fewer replicas" if operation == "Query" else "lengthen the heartbeat interval"
+    return f"one partition key takes no more, {relief} ({said})"
 
 
 def _cause(refusal: Refusal, table: str) -> str:

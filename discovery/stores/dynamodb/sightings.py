@@ -16,7 +16,7 @@ from discovery.stores.dynamodb.items import Item
 JUST_NOW_SECS = 3.0
 """By then whoever saw an outage has read the table again and told of it. Less with short leases."""
 DOUBTFUL_SECS = 86_400.0
-GAP_SECS = 2.5
+GAP_SECS = 1.5
 """Two reads no further apart follow each other: what appears in between was written just now, whatever it says."""
 REMOVED_REMEMBERED = 10_000
 

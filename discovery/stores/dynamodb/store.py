@@ -7,7 +7,6 @@ revision is this store's own: it says which of its writes and reads came first, 
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -266,14 +265,7 @@ class DynamoStore:
         listed = feed.take_list()
         if listed is None:
             raise Gone("feed", "another list was begun meanwhile")
-        if listed.loss is not None:
-            await self._tell_of_loss(listed.loss, listed.health.asked_at)
         return listed
-
-    async def _tell_of_loss(self, loss: str, since: float) -> None:
-        """Others may start a moment later, when half of the pools are back, and could not tell."""
-        with contextlib.suppress(Unavailable):
-            await self.settle(loss, self._lease_secs, since)
 
     async def remaining(self, keys: Sequence[PoolKey]) -> Remaining:
         """See ``Store.remaining``: told by a whole read that begins after the question."""

@@ -64,6 +64,26 @@ def test_throttling_is_told_apart_and_may_pass(code: str) -> None:
     assert unavailable(refusal, "PutItem", TABLE).extent == "writes"
 
 
+@pytest.mark.parametrize(
+    ("operation", "reasons", "words"),
+    [
+        ("Query", [{"reason": "TableReadKeyRangeThroughputExceeded", "resource": "arn:x"}], "run fewer replicas"),
+        ("PutItem", [{"reason": "TableWriteKeyRangeThroughputExceeded"}], "lengthen the heartbeat"),
+        (
+            "PutItem",
+            [{"reason": "TableWriteProvisionedThroughputExceeded"}],
+            "(TableWriteProvisionedThroughputExceeded)",
+        ),
+        ("PutItem", [{"reason": "odd text\n"}], "more capacity (ThrottlingException)"),
+        ("PutItem", [7], "more capacity (ThrottlingException)"),
+        ("PutItem", {}, "more capacity (ThrottlingException)"),
+    ],
+)
+def test_throttling_says_what_is_short(operation: Operation, reasons: object, words: str) -> None:
+    answer = json.dumps({"__type": "a#ThrottlingException", "message": "m", "throttlingReasons": reasons}).encode()
+    assert words in unavailable(read(400, answer), operation, TABLE).detail
+
+
 def test_errors_of_the_server_may_pass_and_those_of_the_caller_do_not() -> None:
     assert read(500, refused("InternalServerError")).is_momentary
     assert read(503, b"<html>").is_momentary

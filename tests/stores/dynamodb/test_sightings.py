@@ -127,9 +127,9 @@ def test_renewals_while_nothing_could_be_read_keep_a_pool(table: Table) -> None:
 def test_a_pool_that_appeared_between_two_reads_was_written_in_between(table: Table) -> None:
     table.write(OTHER)
     table.read()
-    table.now += 1.0
-    table.write(clock=-LEASE - 0.5)
-    table.now += 1.0
+    table.now += 0.7
+    table.write(clock=-LEASE - 0.3)
+    table.now += 0.4
     table.read()
     assert table.listed(), "by its own word it is over, but the last read did not have it"
     assert table.sightings.missed == 0

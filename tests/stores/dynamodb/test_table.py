@@ -18,6 +18,7 @@ from discovery.metrics import Counters
 from discovery.stores.dynamodb import items
 from discovery.stores.dynamodb.access import Access
 from discovery.stores.dynamodb.reading import read_all
+from discovery.stores.dynamodb.signing import Credentials
 from discovery.stores.dynamodb.table import ConditionFailed, Table
 from tests.live.signs import free_port
 
@@ -438,6 +439,7 @@ async def test_a_role_is_asked_anew_before_its_credentials_end_by_the_clock_of_t
     given: list[str] = []
 
     async def sts(request: aiohttp.web.Request) -> aiohttp.web.Response:
+        assert (await request.post())["Action"] == "AssumeRoleWithWebIdentity"
         given.append(f"key-{len(given)}")
         ends = datetime.datetime.fromtimestamp(time.time() + 3600 + 300, datetime.UTC)
         return aiohttp.web.Response(text=STS.format(key=given[-1], ends=ends), content_type="text/xml")
@@ -514,6 +516,13 @@ async def test_the_address_is_found_as_all_programs_on_aws_find_it(
         monkeypatch.setenv(name, text)
     found = await Access(region, None, lambda: None).endpoint()
     assert (found.url, found.proxy) == (url, proxy)
+
+
+def test_roles_are_asked_for_in_the_region_of_the_table() -> None:
+    access = Access("eu-west-1", None, lambda: None)
+    assert access._session.get_config_variable("region") == "eu-west-1"
+    assert access.doubt(Credentials("id", "secret", None))
+    assert access._session.get_config_variable("region") == "eu-west-1"
 
 
 async def test_the_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
