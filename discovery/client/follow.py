@@ -21,7 +21,7 @@ from discovery.client.service import Pairs, path_of, target
 from discovery.client.snapshot import Snapshot
 from discovery.errors import DiscoveryError, Misconfigured, Rejected, Unavailable
 from discovery.logs import event
-from discovery.model import PoolKey
+from discovery.model import Listing, PoolKey
 
 OUTSIDE = "following begins with its block: async with client.follow() as pools"
 
@@ -85,7 +85,7 @@ class Pools:
         self._changed = asyncio.Event()
         self._closed = False
         self._doubted = False
-        self._hidden: set[PoolKey] = set()
+        self._told_otherwise: dict[PoolKey, Listing | None] = {}
         self._stream_failure: DiscoveryError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._first: asyncio.Future[None] | None = None
@@ -215,7 +215,7 @@ class Pools:
             count = len(self._kept.assembly)
             event(logger, logging.INFO, "stream.regained", "following %d pools again", count)
             self.trouble = None
-        if self._doubted:
+        if self._doubted or self._told_otherwise != self._kept.told_otherwise():
             self._doubted = False
             self._publish()
         if self._timer is None:
@@ -235,6 +235,7 @@ class Pools:
 
     def _publish(self) -> None:
         self._version += 1
+        self._told_otherwise = self._kept.told_otherwise()
         self._wake()
         self._arm()
 
@@ -243,12 +244,12 @@ class Pools:
         changed.set()
 
     def _arm(self) -> None:
-        """See again when the list comes into doubt, a pool has gone unseen for too long, or one is shown again."""
+        """See again when the list comes into doubt, a pool has gone unseen for too long, or lags must be over."""
         self._disarm()
-        hidden = self._kept.hidden(self._now())
-        times = (self._kept.doubtful_at, self._kept.assembly.next_drop, *hidden.values())
-        at = min(time for time in times if time is not None)
-        self._hidden = set(hidden)
+        times = [at for at in (self._kept.doubtful_at, self._kept.assembly.next_drop) if at is not None]
+        if (settles_at := self._kept.settles_at) is not None and settles_at > self._now():
+            times.append(settles_at)
+        at = min(times)
         self._timer = asyncio.get_running_loop().call_at(max(at, self._now()) + 0.001, self._see_again)
 
     def _disarm(self) -> None:
@@ -266,8 +267,8 @@ class Pools:
                 )
                 self._publish()
             return  # until it is heard of again; meanwhile nobody could show a pool
-        if self._hidden != self._kept.hidden(self._now()).keys():
-            self._publish()
+        if (settles_at := self._kept.settles_at) is not None and settles_at <= self._now():
+            self._looks.hurry()
         if self._kept.assembly.drop_unseen(self._now()):
             text = "gave up pools that incomplete lists have not shown for five minutes"
             event(logger, logging.WARNING, "stream.pools_dropped", text)

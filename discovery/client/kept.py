@@ -4,19 +4,30 @@ Pure: ``now`` is an argument, any clock that only goes forward. ``snapshot`` kno
 known which list of the service that comes to, when it was last confirmed, and whether it is still to be believed.
 """
 
+from typing import NamedTuple
+
 from discovery.client.listings import Listings
 from discovery.client.snapshot import CHANGES, WHOLE_LIST, Assembly, Snapshot
 from discovery.client.sse import Event
 from discovery.model import Listing, PoolKey
 
 LONGEST_TOKEN = 200
-LAG_SECS = 1.9
+MOST_TOLD, MOST_PAST = 1000, 8
+LAG_SECS = 1.6
 """For so long a replica may be behind another without saying so."""
 DOUBT_SECS = 5.0
 """How long nothing may confirm the list before it no longer claims to be complete.
 
 Several times what a look takes (see ``looks``), so that one which is late, or a replica that restarts, changes nothing.
 """
+
+
+class _Told(NamedTuple):
+    """What an event made of a pool, how it was before, and when every replica knows."""
+
+    state: Listing | None
+    before: tuple[Listing, ...]
+    settles_at: float
 
 
 class KeptList:
@@ -30,8 +41,8 @@ class KeptList:
         """When the last event came."""
         self.confirmed_at = float("-inf")
         self._trusted_at = float("-inf")
-        self._gone: dict[PoolKey, tuple[Listing, float]] = {}
-        """Pools that were taken away a moment ago: as they were, and until when a replica may not know of it."""
+        self._told: dict[PoolKey, _Told] = {}
+        self._merged: tuple[Listings, dict[PoolKey, Listing | None], Listings] | None = None
         self._token: str | None = None
         self._between_changes = True
         self._unknown = False
@@ -56,25 +67,42 @@ class KeptList:
         return self.started and self._between_changes and not self._unknown
 
     def shown(self, now: float) -> Snapshot:
-        """The list for readers. In doubt it keeps its pools, and may lack others.
+        """The list for readers. In doubt it keeps its pools, may lack others, and says so by ``complete``.
 
-        A pool that was taken away a moment ago is not shown again for a list that has it as it was: that may be the
-        list of a replica that lags. If it is back in truth, a ``put`` says so, or lists still have it a little later.
+        What an event told a moment ago is not undone by a list that has that pool as it was: the list may be one of a
+        replica that lags. If it is so in truth, a ``put`` says it, or a list that is asked for a little later.
         """
-        doubted, hidden = self.doubted(now), self.hidden(now)
-        exact = not doubted and not hidden and not self.assembly.merged
-        complete = self.assembly.complete and not doubted
-        pools = self.assembly.pools
-        if hidden:
-            pools = Listings(pool for pool in pools if pool.key not in hidden)
+        doubted, told = self.doubted(now), self.told_otherwise()
+        exact = not doubted and not told and not self.assembly.merged
+        complete = self.assembly.complete and not doubted and not told
+        pools = self._as_told(told) if told else self.assembly.pools
         return Snapshot(complete, pools, self.token if exact else None, now - self.confirmed_at)
 
-    def hidden(self, now: float) -> dict[PoolKey, float]:
-        """The pools of the list that are not shown, and until when."""
-        if not self._gone:
+    def _as_told(self, told: dict[PoolKey, Listing | None]) -> Listings:
+        """Made once for each list and what is told otherwise, since routers read for every request."""
+        pools = self.assembly.pools
+        if self._merged is None or self._merged[0] is not pools or self._merged[1] != told:
+            as_told = (told.get(pool.key, pool) for pool in pools)
+            self._merged = pools, told, Listings(pool for pool in as_told if pool is not None)
+        return self._merged[2]
+
+    def told_otherwise(self) -> dict[PoolKey, Listing | None]:
+        """The pools that are shown as they were told, and not as the list has them; None where they are gone."""
+        if not self._told:
             return {}
-        self._gone = {key: gone for key, gone in self._gone.items() if gone[1] > now}
-        return {key: until for key, (was, until) in self._gone.items() if self.assembly.get(key) == was}
+        return {key: told.state for key, told in self._told.items() if self._undoes(key, told)}
+
+    @property
+    def settles_at(self) -> float | None:
+        """When those lists may be asked for that tell how they are in truth."""
+        return min((told.settles_at for key, told in self._told.items() if self._undoes(key, told)), default=None)
+
+    def settle(self, asked_at: float) -> None:
+        """The list is as the service said to who asked then: what was told long before has reached every replica."""
+        self._told = {key: told for key, told in self._told.items() if told.settles_at > asked_at}
+
+    def _undoes(self, key: PoolKey, told: _Told) -> bool:
+        return self.assembly.get(key) in told.before
 
     def doubted(self, now: float) -> bool:
         """Whether it has gone unconfirmed for too long."""
@@ -110,7 +138,6 @@ class KeptList:
         self.mark += 1
         self.confirm(now)  # first, since pools are judged by when they were last shown
         changed = self.assembly.snapshot(given.complete, given.pools, now)
-        self._remember_removed(now)
         self._token, self._between_changes, self._unknown = _sendable(given.etag), True, False
         self.confirmed_at = now
         return changed
@@ -121,9 +148,8 @@ class KeptList:
         self.told_at = now
         self._between_changes = False
         changed = self.assembly.apply(event.name, event.data, now)
-        self._remember_removed(now)
-        if event.name == "put":  # which nobody says of a pool that is gone
-            changed |= self._gone.pop(self.assembly.last_put, None) is not None
+        for key, before in self.assembly.take_told():
+            changed |= self._remember(key, before, now)
         if event.name == WHOLE_LIST:
             self._unknown = False
         elif event.name not in CHANGES:
@@ -132,8 +158,16 @@ class KeptList:
             self._token, self._between_changes = _sendable(event.id), True
         return changed
 
-    def _remember_removed(self, now: float) -> None:
-        self._gone |= {pool.key: (pool, now + LAG_SECS) for pool in self.assembly.take_removed()}
+    def _remember(self, key: PoolKey, before: Listing | None, now: float) -> bool:
+        """Whether readers saw something else until now than what was told."""
+        known = self._told.get(key)
+        otherwise = known is not None and self._undoes(key, known)
+        past = (*(known.before if known is not None else ()), *((before,) if before is not None else ()))
+        state = self.assembly.get(key)
+        self._told[key] = _Told(state, tuple(each for each in past if each != state)[-MOST_PAST:], now + LAG_SECS)
+        if len(self._told) > MOST_TOLD:
+            self.settle(now)
+        return otherwise
 
 
 def _sendable(token: str | None) -> str | None:

@@ -61,6 +61,7 @@ class _Opinion(NamedTuple):
     """The list as the service says it is, None where that is ours; and what was known when it was asked."""
 
     number: int
+    asked_at: float
     mark: int
     given: Snapshot | None
 
@@ -149,7 +150,7 @@ class Looks:
     async def _opinion(self, wait_secs: float = 0.0) -> _Opinion:
         """What the service says; where that is that our list has not changed, it is confirmed."""
         self._number += 1
-        number, mark, token = self._number, self._kept.mark, self._kept.token
+        number, asked_at, mark, token = self._number, _now(), self._kept.mark, self._kept.token
         names = [token, *(self._dissent.aside(_now()) if self._told() else [])] if token is not None else []
         headers = {"If-None-Match": ", ".join(f'W/"{name}"' for name in names)} if names else {}
         if wait_secs and names:
@@ -160,11 +161,12 @@ class Looks:
         )
         self.good_at = _now()
         if answer.status == 304:
-            self._same(answer.etag, names, number, mark)
-            return _Opinion(number, mark, None)
-        return _Opinion(number, mark, _list_of(answer.body, answer.etag))
+            opinion = _Opinion(number, asked_at, mark, None)
+            self._same(answer.etag, names, opinion)
+            return opinion
+        return _Opinion(number, asked_at, mark, _list_of(answer.body, answer.etag))
 
-    def _same(self, named: str | None, names: list[str], number: int, mark: int) -> None:
+    def _same(self, named: str | None, names: list[str], opinion: _Opinion) -> None:
         """304: nothing is other than what was named, which was first our own list."""
         if not names or (named is not None and named not in names):
             raise Unavailable("the answer was that a list has not changed that we do not have: is a cache on the way?")
@@ -173,8 +175,8 @@ class Looks:
             self._quiet_from = _now()
             return
         is_ours = names[0] == self._kept.token and (named is not None or len(names) == 1)
-        if is_ours and mark == self._kept.mark and number > self._concluded:
-            self._conclude(number)
+        if is_ours and opinion.mark == self._kept.mark and opinion.number > self._concluded:
+            self._conclude(opinion)
             self._kept.confirm(_now())
 
     async def _take(self, opinion: _Opinion) -> None:
@@ -184,7 +186,7 @@ class Looks:
                 opinion = await self._other_opinions(opinion)
         if opinion.given is None or self._is_old(opinion):
             return
-        self._conclude(opinion.number)
+        self._conclude(opinion)
         if self._agrees(opinion):
             self._kept.confirm(_now())
             return
@@ -192,9 +194,10 @@ class Looks:
             self._changed()
         self._overtook()
 
-    def _conclude(self, number: int) -> None:
-        self._concluded = number
+    def _conclude(self, opinion: _Opinion) -> None:
+        self._concluded = opinion.number
         self._quiet_from = _now()
+        self._kept.settle(opinion.asked_at)
 
     def _agrees(self, opinion: _Opinion) -> bool:
         return opinion.given is None or self._kept.is_already(opinion.given)

@@ -14,7 +14,6 @@ from discovery.model import Capacity, Listing, Location, PoolKey, Router
 
 UNSEEN_SECS = 300.0
 WHOLE_LIST = "snapshot"
-NO_POOL = PoolKey("", "", "")
 CHANGES = ("put", "delete", "complete")
 """The names of events."""
 
@@ -114,8 +113,7 @@ class Assembly:
         self._pools: dict[PoolKey, Listing] = {}
         self._unseen_since: dict[PoolKey, float] = {}
         self._shelf = Shelf()
-        self._removed: list[Listing] = []
-        self.last_put = NO_POOL
+        self._told: list[tuple[PoolKey, Listing | None]] = []
 
     def __len__(self) -> int:
         return len(self._pools)
@@ -129,10 +127,10 @@ class Assembly:
         """One pool."""
         return self._pools.get(key)
 
-    def take_removed(self) -> list[Listing]:
-        """The pools that were taken away since this was asked last."""
-        removed, self._removed = self._removed, []
-        return removed
+    def take_told(self) -> list[tuple[PoolKey, Listing | None]]:
+        """The pools that were put or deleted since this was asked last, each as it was before."""
+        told, self._told = self._told, []
+        return told
 
     @property
     def merged(self) -> bool:
@@ -151,10 +149,14 @@ class Assembly:
                 served = read_pools(data, None)
                 return self.snapshot(served.complete, served.pools, now)
             case "put":
-                return self.put(_decode_pool(data).listing())
+                listing = _decode_pool(data).listing()
+                self._told.append((listing.key, self.get(listing.key)))
+                return self.put(listing)
             case "delete":
                 key = _decode_key(data)
-                return self.delete(PoolKey(key.cluster_id, key.namespace, key.dgd_name))
+                pool_key = PoolKey(key.cluster_id, key.namespace, key.dgd_name)
+                self._told.append((pool_key, self.get(pool_key)))
+                return self.delete(pool_key)
             case "complete":
                 return self.set_complete(_decode_complete(data).complete)
             case _:
@@ -169,14 +171,12 @@ class Assembly:
         self._pools = {key: self._pools[key] for key in unseen} | shown
         self.started, self.complete = True, complete
         if before[2] != self._pools:
-            self._removed += [listing for key, listing in before[2].items() if key not in self._pools]
             self._shelf = Shelf(self._pools.values())
         self.drop_unseen(now)
         return before != (self.started, self.complete, self._pools)
 
     def put(self, listing: Listing) -> bool:
         """A pool appeared or changed."""
-        self.last_put = listing.key
         self._unseen_since.pop(listing.key, None)
         before = self._pools.get(listing.key)
         if before == listing:
@@ -191,7 +191,6 @@ class Assembly:
         if (gone := self._pools.pop(key, None)) is None:
             return False
         self._shelf.delete(gone)
-        self._removed.append(gone)
         return True
 
     def set_complete(self, complete: bool) -> bool:
