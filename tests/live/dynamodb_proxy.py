@@ -8,6 +8,7 @@ costs by the size of what was read.
 import asyncio
 import datetime
 import email.utils
+import gzip
 import itertools
 import json
 import math
@@ -29,6 +30,7 @@ Result = TypeVar("Result")
 
 _TARGET = "x-amz-target"
 _UNIT_BYTES = 4096
+_KEPT = frozenset({"content-encoding", "content-type", "x-amzn-requestid"})
 _NO_MORE = "\N{REPLACEMENT CHARACTER}after-an-empty-page"
 
 
@@ -60,6 +62,8 @@ class Answer:
     body: bytes
     cut_at: int | None = None
     """How many bytes of the body are sent before the connection breaks; None is all of them, and it stays."""
+    of_a_gateway: bool = False
+    """Whether its own ``Date`` counts."""
 
 
 Proceed = Callable[[dict[str, Any]], Awaitable[Answer]]
@@ -135,6 +139,33 @@ def torn(*, seems_whole: bool = False) -> Fault:
         if not seems_whole:
             return Answer(answer.status, answer.headers, answer.body, cut_at=half)
         return Answer(answer.status, {**answer.headers, "x-amz-crc32": ""}, answer.body[:half])
+
+    return meet
+
+
+def gateway(status: int, clock_secs: float) -> Fault:
+    """Not done: what stands before DynamoDB says so, in its own words and by its own clock."""
+
+    async def meet(asked: Asked, proceed: Proceed) -> Answer | None:
+        date = email.utils.formatdate(time.time() + clock_secs, usegmt=True)
+        return Answer(
+            status,
+            {"content-type": "text/html", "date": date, "x-amz-crc32": ""},
+            b"<html>not now</html>",
+            of_a_gateway=True,
+        )
+
+    return meet
+
+
+def compressed() -> Fault:
+    """As AWS does it: with the checksum of what is sent, and not of what it means."""
+
+    async def meet(asked: Asked, proceed: Proceed) -> Answer | None:
+        answer = await proceed(asked.body)
+        if answer.cut_at is not None:
+            return answer
+        return Answer(answer.status, {**answer.headers, "content-encoding": "gzip"}, gzip.compress(answer.body, 1))
 
     return meet
 
@@ -346,8 +377,9 @@ class DynamoDBProxy:
         return _with_cost(answer) if "ReturnConsumedCapacity" in body and asked.operation == "Query" else answer
 
     def _head(self, answer: Answer) -> bytes:
-        date = email.utils.formatdate(time.time() + self.clock_secs, usegmt=True)
-        kept = {name: value for name, value in answer.headers.items() if name in ("content-type", "x-amzn-requestid")}
+        date = answer.headers.get("date") if answer.of_a_gateway else None
+        date = date or email.utils.formatdate(time.time() + self.clock_secs, usegmt=True)
+        kept = {name: value for name, value in answer.headers.items() if name in _KEPT}
         fields = {"date": date, **kept, "content-length": str(len(answer.body))}
         if answer.headers.get("x-amz-crc32") != "":
             fields["x-amz-crc32"] = str(zlib.crc32(answer.body))

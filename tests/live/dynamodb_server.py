@@ -22,7 +22,7 @@ import botocore.session
 from tests.live.signs import await_sign, free_port
 
 REGION = "eu-central-1"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "dummy-key-id", "AWS_SECRET_ACCESS_KEY": "dummy-secret-key"}
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "dummykeyid", "AWS_SECRET_ACCESS_KEY": "dummysecretkey"}
 """What processes under test find in their environment. Nobody checks them, but without any nothing is sent."""
 
 # What the two commands of the documentation say.

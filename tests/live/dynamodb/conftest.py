@@ -1,5 +1,6 @@
 """Fixtures for replicas on a table: one server for all tests of a worker, a fresh table for each test."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def table(dynamodb_server: DynamoDBServer) -> Iterator[Table]:
     """A fresh table, of this test alone."""
     made = dynamodb_server.table()
     yield made
-    made.delete()
+    with contextlib.suppress(made.client.exceptions.ResourceNotFoundException):
+        made.delete()
     made.close()
 
 

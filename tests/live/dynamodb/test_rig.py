@@ -125,7 +125,7 @@ def test_the_copier_is_late_and_keeps_the_last_word(dynamodb_server: DynamoDBSer
         regions = [Region(dynamodb_server.table(), make_proxy()) for _ in range(2)]
         for region in regions:
             stack.callback(region.table.close)
-        copier = stack.enter_context(contextlib.closing(Copier(*regions, lag=(0.02, 0.2))))
+        copier = stack.enter_context(contextlib.closing(Copier(*regions, lag=(0.02, 0.8))))
         home, away = (stack.enter_context(through(region.proxy, region.table)) for region in regions)
         for number in range(10):
             home.put_item(items.item("c1/n1/p1", lease=20, model=f"m{number}"))
