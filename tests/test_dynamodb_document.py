@@ -18,7 +18,7 @@ from discovery import registrations, settings
 from discovery.http import openapi
 from discovery.model import Capacity, Location, PoolKey, Registration
 from discovery.stores import CONFIRMED_FOR_SECS, replica
-from discovery.stores.dynamodb import access, items, sightings, store
+from discovery.stores.dynamodb import access, items, refusals, sightings, store
 from tests.aws_command import Request, request_of
 from tests.documents import PROJECT, Block, read, replaced, rows, steps
 from tests.live.dynamodb_server import SCHEMA, TIME_TO_LIVE
@@ -329,6 +329,15 @@ def test_each_limit_that_throttles_has_its_metric_of_both_kinds() -> None:
         == of["Write"]
         == {"KeyRangeThroughput", "ProvisionedThroughput", "MaxOnDemandThroughput", "AccountLimit"}
     )
+
+
+def test_the_line_about_one_key_says_that_capacity_is_no_cure() -> None:
+    (reason,) = {*re.findall(r"`(Table\w+Exceeded)`", section(read(PAGE), "Throttled"))}
+    answer = {"__type": "ThrottlingException", "ThrottlingReasons": [{"reason": reason, "resource": "arn:aws:x"}]}
+    error = refusals.unavailable(refusals.read(400, json.dumps(answer).encode()), "PutItem", "table pools in eu-west-1")
+    assert error.detail.startswith("DynamoDB throttles dynamodb:PutItem on table pools in eu-west-1: one partition key")
+    assert error.detail.endswith(f"({reason})")
+    assert "capacity" not in error.detail
 
 
 def test_aws_own_words_are_found_in_the_log_by_those_that_the_page_names() -> None:
