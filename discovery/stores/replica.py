@@ -115,6 +115,7 @@ class Replica:
         self._settling: str | None = None
         self._listed = False
         self._running_out = 0
+        self._near_misses: set[PoolKey] = set()
         self._early: dict[PoolKey, Registration | None] = {}
         self._on_found = self._early.update if on_found is None else on_found
         self._last_error = ""
@@ -449,8 +450,12 @@ class Replica:
 
     def _look_at_leases(self, listed: Listed) -> None:
         least = self._long_outage_secs
-        self._running_out = sum([stored.remaining_secs < least for stored in listed.items.values()])
-        self._counters.near_misses.inc(self._running_out)
+        running_out = {key for key, stored in listed.items.items() if stored.remaining_secs < least}
+        # A store that is listed once in a lease tells of each missed heartbeat once; one that is listed each second
+        # tells of it again and again.
+        news = running_out if self._store.ends_leases else running_out - self._near_misses
+        self._running_out, self._near_misses = len(running_out), running_out
+        self._counters.near_misses.inc(len(news))
 
     async def _decode_news(self, listed: Listed) -> dict[PoolKey, Registration | None]:
         found: dict[PoolKey, Registration | None] = {}

@@ -1,7 +1,7 @@
 """What a relay is told when the store does not confirm its write, and what the first list does to others meanwhile."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -10,7 +10,7 @@ from discovery.errors import Unavailable
 from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
 from discovery.registrations import Heartbeat
-from discovery.stores import Deleted, Outcome
+from discovery.stores import Deleted, Event, Listed, Outcome, Stored
 from discovery.stores.memory import MemoryStore
 from discovery.stores.replica import AT_ONCE, SHORT_LEASE_SECS, Change, Replica
 
@@ -93,3 +93,35 @@ async def _turns_until(so: Callable[[], bool]) -> None:
 def _named(name: str, model: str = "m") -> Heartbeat:
     key = PoolKey("c1", "n1", name)
     return Heartbeat(key, registrations.encode(registrations.canonical(Registration(*key, model=model))))
+
+
+class Listing(MemoryStore):
+    """Lists everything again and again, as a table is read; one lease has little left."""
+
+    def __init__(self, lists: int, ends_leases: bool) -> None:
+        super().__init__(15.0)
+        self.ends_leases = ends_leases
+        self.lists = lists
+        self.done = asyncio.Event()
+
+    async def watch(self, listed: Listed) -> AsyncIterator[Event]:
+        key, value, _ = _named("late")
+        for number in range(self.lists):
+            yield Listed(listed.health._replace(asked_at=listed.health.asked_at + number), {key: Stored(value, 1.0)})
+        self.done.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("ends_leases", "counted"), [(True, 5), (False, 1)])
+async def test_a_missed_heartbeat_is_counted_once_where_everything_is_listed_each_second(
+    ends_leases: bool, counted: int
+) -> None:
+    store, counters = Listing(5, ends_leases), Counters()
+    replica = Replica(
+        store, lease_secs=15.0, heartbeat_secs=5.0, max_pools=10, counters=counters, on_change=lambda *_: None
+    )
+    running = asyncio.create_task(replica.run())
+    await store.done.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    assert counters.near_misses.of().value == counted
