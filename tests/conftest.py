@@ -10,9 +10,10 @@ import pytest
 
 from tests.live.redis_server import KINDS, RedisServer
 
-# A shell starts what it puts into the background with SIGINT ignored, and every process below inherits that: scripts
-# under test could not be interrupted. A handler here is the default again in whatever is started from here.
+# A shell starts what it puts into the background with SIGINT ignored, nohup what it runs with SIGHUP ignored, and every
+# process below inherits that: scripts under test could not be ended so. What is started from here has the defaults.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # How long an example takes says how busy the machine is. What must be quick is measured where it is promised, and
 # pytest's timeout ends what never does.
