@@ -215,6 +215,7 @@ class Course:
             "freeze": self._freeze,
             "stall": self._stall,
             "slow": self._slow,
+            "fall behind": self._fall_behind,
             "pause": self._pause,
             "refuse": self._refuse,
             "vanish": self._vanish,
@@ -246,9 +247,9 @@ class Course:
         self._tell(self.truth._replace(complete=not self.truth.complete))
 
     def _tell(self, truth: State, gone: tuple[str, ...] = ()) -> None:
-        self.truth = truth
+        self.truth = truth._replace(revision=self.truth.revision + 1)
         for replica in self.replicas:
-            replica.hear(truth, gone)
+            replica.hear(self.truth, gone)
 
     def _lag(self, which: int, secs: float) -> None:
         self._at(which).lag_secs = secs
@@ -313,6 +314,21 @@ class Course:
             replica.proxy = slow
         self._for(4.0, end)
         self._in_turn(changes, 0.3)
+
+    def _fall_behind(self, which: int, secs: float, operations: list[tuple[str, bool]]) -> None:
+        """All replicas but one lag; the client hears of a change from that one, and then has to ask the others."""
+        self.faults += 1
+        prompt = self._at(which)
+        for replica in self.replicas:
+            replica.settle()
+            replica.lag_secs = 0.0 if replica is prompt else secs
+        self._change(operations)
+        self._for(0.3, prompt.server.cut)
+        self._for(secs, self._keep_up)
+
+    def _keep_up(self) -> None:
+        for replica in self.replicas:
+            replica.lag_secs = 0.0
 
     def _in_turn(self, changes: list[list[tuple[str, bool]]], apart_secs: float) -> None:
         for number, operations in enumerate(changes, 1):
@@ -469,8 +485,8 @@ class Course:
             timer, over = self._undo[min(self._undo)]
             timer.cancel()
             over()
+        self._keep_up()
         for replica in self.replicas:
-            replica.lag_secs = 0.0
             replica.settle()
         for wire in self._wires():
             wire.cut_after = None

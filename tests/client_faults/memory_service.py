@@ -21,8 +21,12 @@ COMMENT_SECS = 15.0
 
 
 class Saying(NamedTuple):
-    """What one message of a replica means. ``shown`` are pools that it names; ``whole`` that all others are gone."""
+    """What one message of a replica means. ``shown`` are pools that it names; ``whole`` that all others are gone.
 
+    ``revision`` is how much of the truth the replica knew.
+    """
+
+    revision: int
     shown: Pools
     gone: tuple[str, ...] = ()
     whole: bool = False
@@ -36,10 +40,11 @@ class Listener(Protocol):
 
 
 class State(NamedTuple):
-    """What one replica publishes at one moment."""
+    """What is published at one moment, as of a revision of the truth."""
 
     pools: Pools
     complete: bool
+    revision: int = 0
 
     @property
     def body(self) -> bytes:
@@ -118,22 +123,23 @@ class Replica:
 
     def _own(self) -> State:
         known = {name: pool for name, pool in self.truth.pools.items() if name not in self.unknown}
-        return State(known, self.truth.complete and not self.restarted)
+        return State(known, self.truth.complete and not self.restarted, self.truth.revision)
 
     def _publish(self) -> None:
         self._publishing = None
         self.unknown &= set(self.truth.pools)
         old, new = self.state, self._own()
         if old.body == new.body:
+            self.state = new
             return
         events: list[tuple[str, Saying, Any]] = []
         for name in sorted(old.pools.keys() | new.pools.keys()):
             if name not in new.pools:
-                events.append(("delete", Saying({}, (name,)), _key(name)))
+                events.append(("delete", Saying(new.revision, {}, (name,)), _key(name)))
             elif old.pools.get(name) != new.pools[name]:
-                events.append(("put", Saying({name: new.pools[name]}), new.pools[name]))
+                events.append(("put", Saying(new.revision, {name: new.pools[name]}), new.pools[name]))
         if old.complete != new.complete:
-            saying = Saying(new.pools, whole=True) if new.complete else Saying({})
+            saying = Saying(new.revision, new.pools if new.complete else {}, whole=new.complete)
             events.append(("complete", saying, {"complete": new.complete}))
         self.state = new
         frames = [
@@ -185,7 +191,7 @@ class Replica:
         if self.state.token == wanted:
             answer(wire, 304, b"", tag)
         else:
-            saying = Saying(self.state.pools, whole=self.state.complete)
+            saying = Saying(self.state.revision, self.state.pools, whole=self.state.complete)
             answer(wire, 200, self.state.body, tag, mark=self.listener.said(saying, wire, stream=False))
 
     async def stream(self, wire: Wire, headers: dict[str, str]) -> None:
@@ -194,7 +200,7 @@ class Replica:
         self._send_chunk(wire, b"retry: %d\n\n" % random.randint(1000, 3000))
         frames = self._since(headers.get("last-event-id"))
         if frames is None:
-            saying = Saying(self.state.pools, whole=self.state.complete)
+            saying = Saying(self.state.revision, self.state.pools, whole=self.state.complete)
             frames = [(saying, _frame("snapshot", json.loads(self.state.body), self.state.token))]
         self._send_events(wire, frames)
         self._streams.append(wire)

@@ -4,8 +4,9 @@ Messages are numbered as they were made, whenever they arrive: what was made lat
 *Arrived* is what the client may know. It *knows* what it has shown once, and what a stream that still runs has brought;
 with what is told beside a stream it may take its time. So
 
-- a pool is shown only with contents that arrived, and not after its removal was known, unless it was told of by
-  something newer than that; nor with contents older than some that were known;
+- a pool is shown only with contents that arrived, and not with contents older than some that were known;
+- nor after its removal was known, unless it was told of by something newer than that; where a ``delete`` told of its
+  removal, by a replica that knew more: one that lags may still list what is gone;
 - a pool that was known is missing only when something newer that takes it away arrived: a ``delete``, or a complete
   list without it;
 - an ETag is that of exactly the list that is shown.
@@ -31,11 +32,14 @@ class Oracle:
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._told: dict[str, dict[str, list[int]]] = {}
-        """The first and the newest message that told of these contents."""
+        """The first and the newest message that told of these contents, and the newest revision that had them."""
         self._taken: dict[str, list[int]] = {}
         """The messages that took it away."""
         self._known: dict[str, tuple[int, str]] = {}
         self._known_gone: dict[str, int] = {}
+        """The newest message that is known to have taken it away."""
+        self._known_deleted: dict[str, int] = {}
+        """The newest revision in which it is known to be deleted."""
         self._shown: set[str] = set()
         self.judged = 0
 
@@ -53,8 +57,8 @@ class Oracle:
 
     def _arrived(self, number: int, saying: Saying) -> None:
         for name, pool in saying.shown.items():
-            numbers = self._told.setdefault(name, {}).setdefault(text_of(pool), [number, number])
-            numbers[:] = [min(number, numbers[0]), max(number, numbers[1])]
+            told = self._told.setdefault(name, {}).setdefault(text_of(pool), [number, number, saying.revision])
+            told[:] = [min(number, told[0]), max(number, told[1]), max(saying.revision, told[2])]
         for name in self._taken_away(saying):
             self._taken.setdefault(name, []).append(number)
 
@@ -68,6 +72,8 @@ class Oracle:
             self._knows_of(number, name, text_of(pool))
         for name in self._taken_away(saying):
             self._known_gone[name] = max(number, self._known_gone.get(name, NEVER))
+        for name in saying.gone:
+            self._known_deleted[name] = max(saying.revision, self._known_deleted.get(name, NEVER))
 
     def _knows_of(self, number: int, name: str, contents: str) -> None:
         if number > self._known.get(name, (NEVER, ""))[0]:
@@ -88,9 +94,10 @@ class Oracle:
             assert snapshot.etag == State(shown, snapshot.complete).token, "the ETag is of another list"
 
     def _judge_shown(self, name: str, contents: str) -> None:
-        first, newest = self._told.get(name, {}).get(contents, (NEVER, NEVER))
+        first, newest, revision = self._told.get(name, {}).get(contents, (NEVER, NEVER, NEVER))
         assert first != NEVER, f"{name} is shown as it was never told"
         assert newest > self._known_gone.get(name, NEVER), f"{name} is shown after its removal was known"
+        assert revision > self._known_deleted.get(name, NEVER), f"{name} is shown after its delete was known"
         known, known_contents = self._known.get(name, (NEVER, ""))
         assert newest >= known or contents == known_contents, f"{name} is shown with older contents"
         self._knows_of(first, name, contents)
