@@ -71,6 +71,7 @@ class Model:
         self.streams_live_secs: float | None = None
         self.plain_failure: DiscoveryError | None = None
         self.plain_hangs = False
+        self.plain_hangs_secs = float("inf")
         self.plain_takes_secs = 0.0
         """How long an answer is on its way: it is made when it is asked for."""
         self.answer: Answer | None = None
@@ -135,7 +136,7 @@ class Model:
         prefer = re.fullmatch("wait=([0-9]+)", request.headers.get("Prefer", ""))
         self._note("wait" if prefer else "look", request)
         if self.plain_hangs:
-            await asyncio.sleep(deadline_secs)
+            await asyncio.sleep(min(deadline_secs, self.plain_hangs_secs))
             raise NoAnswer("http://model did not answer in time", reached=True)
         if self.plain_failure is not None:
             raise self.plain_failure

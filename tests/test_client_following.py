@@ -439,6 +439,49 @@ def test_a_pool_that_was_deleted_does_not_come_back_from_a_replica_that_lags(loo
     follow(loop, course)
 
 
+def test_what_was_told_is_not_undone_by_incomplete_lists_one_after_the_other(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.put("b", "m2")
+        service.drop("a")
+        await asyncio.sleep(0.01)
+        service.stream_failure, service.complete, service.names = REFUSED, False, {"a": "m", "b": "m"}
+        service.streams[0].send(frame("snapshot", json.loads(service.body()), service.token))
+        await asyncio.sleep(0.1)
+        assert [(pool.dgd_name, pool.model) for pool in pools.snapshot.pools] == [("b", "m2")]
+        service.names = {"c": "m"}
+        service.streams[0].send(frame("snapshot", json.loads(service.body()), service.token))
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert [(pool.dgd_name, pool.model) for pool in pools.snapshot.pools] == [("b", "m2"), ("c", "m")]
+            assert (pools.snapshot.complete, pools.snapshot.etag) == (False, None)
+
+    follow(loop, course)
+
+
+def test_a_stream_that_tells_now_and_then_is_not_looked_after(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        for number in range(40):
+            service.put(f"p{number}")
+            await asyncio.sleep(1.28)
+        assert service.asked_for("look") == []
+
+    follow(loop, course)
+
+
+def test_connections_that_are_not_made_keep_no_new_attempt_away(loop: VirtualTimeLoop) -> None:
+    """Each is given up after a while; the one after it is not put off by that."""
+
+    async def course(service: Model, pools: Pools) -> None:
+        service.plain_hangs = service.streams_are_mute = True
+        service.plain_hangs_secs = 3.0
+        service.streams[0].cut()
+        await asyncio.sleep(20)
+        looks = service.asked_for("look")
+        assert max(later - earlier for earlier, later in pairwise(looks)) <= 1.5
+
+    follow(loop, course)
+
+
 def test_a_pool_that_one_list_lacked_is_back_with_the_next(loop: VirtualTimeLoop) -> None:
     """Absence from a list is one replica's opinion; only who deletes a pool by an event knows."""
 

@@ -138,6 +138,7 @@ class KeptList:
         self.mark += 1
         self.confirm(now)  # first, since pools are judged by when they were last shown
         changed = self.assembly.snapshot(given.complete, given.pools, now)
+        self._correct_merged()
         self._token, self._between_changes, self._unknown = _sendable(given.etag), True, False
         self.confirmed_at = now
         return changed
@@ -152,6 +153,7 @@ class KeptList:
             changed |= self._remember(key, before, now)
         if event.name == WHOLE_LIST:
             self._unknown = False
+            self._correct_merged()
         elif event.name not in CHANGES:
             self._unknown = True
         if event.id is not None:
@@ -168,6 +170,12 @@ class KeptList:
         if len(self._told) > MOST_TOLD:
             self.settle(now)
         return otherwise
+
+    def _correct_merged(self) -> None:
+        """What an incomplete list of a replica that lagged brought is not kept because the next one lacks it."""
+        for key, state in self.told_otherwise().items():
+            if self.assembly.is_unseen(key):
+                self.assembly.correct(key, state)
 
 
 def _sendable(token: str | None) -> str | None:

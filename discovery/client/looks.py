@@ -196,7 +196,6 @@ class Looks:
 
     def _conclude(self, opinion: _Opinion) -> None:
         self._concluded = opinion.number
-        self._quiet_from = _now()
         self._kept.settle(opinion.asked_at)
 
     def _agrees(self, opinion: _Opinion) -> bool:
@@ -279,20 +278,23 @@ class Looks:
         self._wake.set()
 
     async def _look(self) -> None:
+        begun_at = _now()
         try:
             await self.ask()
         except DiscoveryError as failure:
-            self._failed(failure)
+            self._failed(failure, begun_at)
         except Exception as error:  # looks must outlive whatever one answer brings
             logger.exception("a look at the pools failed in a way that was not foreseen")
-            self._failed(Unavailable(f"asking for the pools failed: {one_line(str(error))}"))
+            self._failed(Unavailable(f"asking for the pools failed: {one_line(str(error))}"), begun_at)
         else:
             self._heard(None)
 
-    def _failed(self, failure: DiscoveryError) -> None:
+    def _failed(self, failure: DiscoveryError, begun_at: float) -> None:
+        """The next one may come so long after this one began, or after it was asked for more time."""
         asked = failure.retry_after_secs if isinstance(failure, Unavailable) else 0
-        asked_secs = min(asked, LONGEST_ASKED_SECS) * random.uniform(1.0, 1.25)  # noqa: S311 - spreads clients, hides nothing
-        self._not_before = _now() + max(min(self._patience, QUIET_SECS), asked_secs)
+        asked_secs = min(asked, LONGEST_ASKED_SECS) * random.uniform(1.0, 1.25)  # noqa: S311 - as below
+        next_at = max(begun_at + min(self._patience, QUIET_SECS), _now() + asked_secs)
+        self._not_before = max(self._not_before, next_at)
         self._heard(failure)
 
     def _draw(self) -> None:

@@ -127,6 +127,18 @@ class Assembly:
         """One pool."""
         return self._pools.get(key)
 
+    def is_unseen(self, key: PoolKey) -> bool:
+        """Whether it was merged: the server's last, incomplete list lacks it."""
+        return key in self._unseen_since
+
+    def correct(self, key: PoolKey, state: Listing | None) -> None:
+        """A merged pool was not as it is here."""
+        if state is None:
+            self.delete(key)
+        elif (before := self._pools.get(key)) is not None:
+            self._pools[key] = state
+            self._shelf.put(state, before)
+
     def take_told(self) -> list[tuple[PoolKey, Listing | None]]:
         """The pools that were put or deleted since this was asked last, each as it was before."""
         told, self._told = self._told, []
