@@ -406,6 +406,7 @@ def test_replicas_that_differ_for_long_make_no_pools_come_and_go(
         await asyncio.sleep(1200)
         assert pools.version - version <= 8
         assert len(service.streams) - streams <= 8
+        assert pools.step == "stream"
         said = [record for record in caplog.records if getattr(record, "event", "") == "stream.dissent"]
         assert len(said) <= 2
 

@@ -176,6 +176,8 @@ class Channel:
         """What this stream's end says about streams."""
         if lived >= LASTING_SECS:
             self._step(changed=self.ways.stream_lasted())
+        elif self._overtaken and self.looks.replicas_differ:
+            pass  # which is no fault of streams
         elif isinstance(failure, Rejected | NoStream):
             self.ways.stream_was_none()
         elif isinstance(failure, NoAnswer) and not told:

@@ -33,6 +33,10 @@ class Dissent:
         self._forget(now)
         return [name for name, each in self._overruled.items() if each.until > now]
 
+    def __bool__(self) -> bool:
+        """Whether there was any, not long ago."""
+        return bool(self._overruled)
+
     def opinions(self, name: str | None) -> int:
         """How many others have to give this list too before it is believed against a stream."""
         known = self._overruled.get(name) if name is not None else None

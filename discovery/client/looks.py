@@ -113,6 +113,11 @@ class Looks:
         self._dissent = Dissent()
         self._draw()
 
+    @property
+    def replicas_differ(self) -> bool:
+        """Whether a list was overruled not long ago."""
+        return bool(self._dissent)
+
     async def run(self) -> None:
         """Look whenever it is due."""
         self._quiet_from = _now() + FIRST_SECS - self._patience
