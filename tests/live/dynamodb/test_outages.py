@@ -198,6 +198,7 @@ def test_a_replica_that_starts_right_after_an_outage_never_calls_less_than_all_c
         assert set(relay.statuses()) <= {200, 503, 0}
 
 
+@pytest.mark.soak
 def test_a_replica_that_starts_while_nothing_can_be_written_does_not_call_what_it_finds_complete(
     start_replicas: StartReplicas, make_replica: MakeReplica, make_proxy: MakeProxy, traffic: Traffic
 ) -> None:
