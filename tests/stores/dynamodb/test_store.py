@@ -14,6 +14,7 @@ from discovery.metrics import Counters
 from discovery.model import PoolKey, Registration
 from discovery.stores import Deleted, Listed
 from discovery.stores.dynamodb import store as module
+from discovery.stores.dynamodb.refusals import Throttled
 from discovery.stores.dynamodb.store import DynamoStore
 from discovery.stores.replica import Change, Replica
 from tests.live.dynamodb_proxy import DynamoDBProxy, denies, fails, unheard
@@ -114,8 +115,18 @@ async def test_what_no_table_takes_is_refused_before_anything_is_sent(open_store
     assert proxy.seen("PutItem", since) == proxy.seen("DeleteItem", since) == []
 
 
-async def test_writes_whose_answers_were_lost_tell_what_they_did(open_store: Open, proxy: DynamoDBProxy) -> None:
+async def test_a_table_that_was_throttled_for_ever_is_read_no_faster(open_store: Open) -> None:
+    store = open_store()
+    store._throttled = 5000
+    store._failed(Throttled("throttled"))
+    assert 2.9 < store._reads._not_before - time.monotonic() < 5.1
+
+
+async def test_writes_whose_answers_were_lost_tell_what_they_did(
+    open_store: Open, proxy: DynamoDBProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second attempt finds what the first one did."""
+    monkeypatch.setattr(module, "READ_SECS", 3600.0)
     store = open_store(through=True)
     lost: list[object] = []
 
@@ -343,6 +354,9 @@ async def test_an_outage_drops_nobody_and_afterwards_the_dead_and_the_deregister
         proxy.accept()
         await following.until(lambda: following.replica.failing() is None)
         back = time.monotonic()
+        assert following.replica.incomplete() is None, "it was there before, and kept all"
+        await following.until(lambda: following.replica.held == 2)
+        assert following.replica.incomplete() is None, "what is held is listed"
         await following.until(lambda: bool(following.left))
         assert time.monotonic() - back > LEASE * 0.9
         await following.until(lambda: len(following.left) == 2)

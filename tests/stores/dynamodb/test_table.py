@@ -518,6 +518,19 @@ async def test_the_address_is_found_as_all_programs_on_aws_find_it(
     assert (found.url, found.proxy) == (url, proxy)
 
 
+async def test_whoever_used_credentials_that_were_replaced_meanwhile_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    access = Access("eu-west-1", None, lambda: None)
+    old = await access.credentials()
+    assert access.doubt(old)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "newer")
+    assert (await access.credentials()).key_id == "newer"
+    assert access.doubt(old), "all who used the old ones, not only the first"
+    assert not access.doubt(await access.credentials()), "these were found a moment ago"
+    await access.close()
+
+
 def test_roles_are_asked_for_in_the_region_of_the_table() -> None:
     access = Access("eu-west-1", None, lambda: None)
     assert access._session.get_config_variable("region") == "eu-west-1"
