@@ -42,8 +42,8 @@ def test_every_flag_that_is_a_limit_stands_there_with_its_default() -> None:
         ("time of a long poll (`Prefer: wait`)", [requests.MAX_WAIT_SECS]),
         ("requests that wait on one connection", [limits.MAX_PIPELINED]),
         (
-            "answers of `/registrations`, of `/status`, of `/sd/prometheus`, and long filtered lists as gzip, that wait for"
-            " their readers",
+            "answers of `/registrations`, of `/status`, of `/sd/prometheus`, and long filtered lists as gzip, that wait"
+            " for their readers",
             [own_answers.MOST_BYTES >> 20],
         ),
     ],
