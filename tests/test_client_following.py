@@ -496,6 +496,23 @@ def test_what_was_told_is_not_undone_by_incomplete_lists_one_after_the_other(loo
     follow(loop, course)
 
 
+def test_a_deleted_pool_that_only_a_lagging_list_had_is_not_merged_later(loop: VirtualTimeLoop) -> None:
+    async def course(service: Model, pools: Pools) -> None:
+        service.say_complete(False)
+        service.drop("a")
+        await asyncio.sleep(0.01)
+        service.stream_failure, service.names = REFUSED, {"a": "m", "b": "m"}
+        service.streams[0].cut()
+        await asyncio.sleep(1.3)
+        assert len(service.asked_for("look")) == 1
+        service.names = {"b": "m"}
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert shown(pools) == ["b"]
+
+    follow(loop, course)
+
+
 def test_a_stream_that_tells_now_and_then_is_not_looked_after(loop: VirtualTimeLoop) -> None:
     async def course(service: Model, pools: Pools) -> None:
         for number in range(40):

@@ -181,8 +181,7 @@ class Looks:
             return
         is_ours = names[0] == self._kept.token and (named is not None or len(names) == 1)
         if is_ours and opinion.mark == self._kept.mark and opinion.number > self._concluded:
-            self._conclude(opinion)
-            self._kept.confirm(_now())
+            self._confirm(opinion)
 
     async def _take(self, opinion: _Opinion) -> None:
         if self._told() and not self._is_old(opinion) and not self._agrees(opinion):
@@ -191,16 +190,19 @@ class Looks:
                 opinion = await self._other_opinions(opinion)
         if opinion.given is None or self._is_old(opinion):
             return
-        self._conclude(opinion)
+        self._concluded = opinion.number
         if self._agrees(opinion):
-            self._kept.confirm(_now())
+            self._confirm(opinion)
             return
-        if self._kept.take_list(opinion.given, _now()):
+        changed = self._kept.take_list(opinion.given, _now())
+        self._kept.settle(opinion.asked_at)  # only now: what it lacks is merged as it was told
+        if changed:
             self._changed()
         self._overtook()
 
-    def _conclude(self, opinion: _Opinion) -> None:
+    def _confirm(self, opinion: _Opinion) -> None:
         self._concluded = opinion.number
+        self._kept.confirm(_now())
         self._kept.settle(opinion.asked_at)
 
     def _agrees(self, opinion: _Opinion) -> bool:
