@@ -32,9 +32,10 @@ QUIET_SECS = 1.25
 FIRST_SECS = 0.5
 """How long the first list of all may take to come by a stream before a look goes beside it."""
 BESIDE_SECS = 1.0
-"""How long looks may go without an answer before another goes beside them, at most, and ..."""
-SHORTEST_BESIDE_SECS = 0.35
-"""... the first one at least: it follows what is usual."""
+"""How long looks that have another beside them may go without an answer before a further one goes."""
+FIRST_BESIDE_SECS = (0.35, 0.65)
+"""How long one alone may: what is usual decides between these. Connections that all die at once leave a look without an
+answer, and the next one, on a new connection, still has to come within two seconds of the last confirmation."""
 USUAL_SECS = 0.1
 GAP_IN_BODY_SECS = 0.7
 """How long an answer that has begun may stand still."""
@@ -258,7 +259,7 @@ class Looks:
             self._give_one_up()
         if self._under_way:
             self._reach.renew()
-        beside = BESIDE_SECS if self._under_way else max(SHORTEST_BESIDE_SECS, min(4 * self._usual_secs, BESIDE_SECS))
+        beside = BESIDE_SECS if self._under_way else _between(*FIRST_BESIDE_SECS, 4 * self._usual_secs)
         task = asyncio.create_task(self._look(), name="look at pools")
         self._under_way[task] = _UnderWay(self._begun_at, self._begun_at + beside, has_begun=False)
         self._all.add(task)
@@ -306,6 +307,10 @@ class Looks:
 
     def _draw(self) -> None:
         self._patience = self._quiet_secs * random.uniform(0.75, 1.0)  # noqa: S311 - spreads clients, hides nothing
+
+
+def _between(least: float, most: float, secs: float) -> float:
+    return max(least, min(secs, most))
 
 
 def _list_of(body: bytes, etag: str | None) -> Snapshot:

@@ -61,6 +61,16 @@ COURSES = [
         [[("change", [("p0", True)], 3.0)], [("vanish", 0, 12.0, 10.0), ("change", [("p0", True)], 0.5)]],
         id="packets were lost for so long that every attempt to connect waits",
     ),
+    pytest.param(
+        *("URLs", 2, 0),
+        [
+            [
+                *[("change", [("p0", False)], 0.0), ("restart", 1, 3.0, 0.0, 0, [[("p2", True)]], 0.0)],
+                *[("slow", 0.9, [[("p1", False)]], 3.0), ("stall", 0.05, "never", [[("p0", False)]], 0.0)],
+            ]
+        ],
+        id="answers were slow, and then all connections are half open at once",
+    ),
 ]
 
 
