@@ -4,11 +4,15 @@ import gc
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from tests.live.redis_server import KINDS, RedisServer
+
+if TYPE_CHECKING:
+    from tests.live.dynamodb_server import DynamoDBServer
 
 # A shell starts what it puts into the background with SIGINT ignored, nohup what it runs with SIGHUP ignored, and every
 # process below inherits that: scripts under test could not be ended so. What is started from here has the defaults.
@@ -59,6 +63,18 @@ def redis_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Red
 def debian_redis(tmp_path: Path) -> Iterator[RedisServer]:
     """A fresh, empty ``redis-server``, for faults whose outcome does not hang on the kind of server."""
     server = RedisServer("redis", tmp_path / "server")
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def dynamodb_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[DynamoDBServer]":
+    """One running server for all tests of a worker; no test stops it."""
+    from tests.live.dynamodb_server import DynamoDBServer  # its client takes long to import
+
+    server = DynamoDBServer(tmp_path_factory.mktemp("moto"))
     try:
         yield server.start()
     finally:

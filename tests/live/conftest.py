@@ -25,23 +25,29 @@ def traffic() -> Iterator[Traffic]:
     running.close()
 
 
-@pytest.fixture
-def make_replica(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeReplica]:
-    """Make a replica that is not started yet; all of them are ended after the test."""
+@contextlib.contextmanager
+def ended_after_the_test() -> Iterator[list[Replica]]:
+    """A list whose replicas end with the block; pytest shows what they logged when the test failed."""
     made: list[Replica] = []
-
-    def make(name: str = "a", **settings: Any) -> Replica:
-        replica = Replica(tmp_path, name, **settings)
-        made.append(replica)
-        return replica
-
-    yield make
+    yield made
     for replica in made:
         replica.close()
     for replica in made:
         if replica._process is not None:
-            # Shown by pytest when the test failed.
             print(f"---- log of replica {replica.name}\n{replica.log[-6000:]}")
+
+
+@pytest.fixture
+def make_replica(tmp_path: Path) -> Iterator[MakeReplica]:
+    """Make a replica that is not started yet; all of them are ended after the test."""
+    with ended_after_the_test() as made:
+
+        def make(name: str = "a", **settings: Any) -> Replica:
+            replica = Replica(tmp_path, name, **settings)
+            made.append(replica)
+            return replica
+
+        yield make
 
 
 @pytest.fixture

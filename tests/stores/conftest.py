@@ -1,21 +1,9 @@
-"""Fixtures for stores: one server of tables for all tests of a worker, whose credentials are in the environment."""
-
-from collections.abc import Iterator
+"""For stores: the credentials of the server of tables are in the environment."""
 
 import pytest
 
-from tests.live.dynamodb_server import CREDENTIALS, DynamoDBServer
+from tests.live.dynamodb_server import CREDENTIALS
 from tests.stores.tables import LIVE_URL
-
-
-@pytest.fixture(scope="session")
-def dynamodb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamoDBServer]:
-    """One running server; no test stops it."""
-    server = DynamoDBServer(tmp_path_factory.mktemp("moto"))
-    try:
-        yield server.start()
-    finally:
-        server.close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Fixtures for replicas on a table: one server for all tests of a worker, a fresh table for each test."""
+"""Fixtures for replicas on a table: a fresh one for each test, on the one server of the worker."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.live.conftest import ended_after_the_test
 from tests.live.dynamodb.replicas import TableReplica
 from tests.live.dynamodb_proxy import DynamoDBProxy
 from tests.live.dynamodb_server import DynamoDBServer, Table
@@ -15,16 +16,6 @@ from tests.live.signs import await_sign
 MakeReplica = Callable[..., TableReplica]
 StartReplicas = Callable[..., list[TableReplica]]
 MakeProxy = Callable[[], DynamoDBProxy]
-
-
-@pytest.fixture(scope="session")
-def dynamodb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamoDBServer]:
-    """One running server; no test stops it."""
-    server = DynamoDBServer(tmp_path_factory.mktemp("moto"))
-    try:
-        yield server.start()
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -54,20 +45,14 @@ def make_proxy(dynamodb_server: DynamoDBServer) -> Iterator[MakeProxy]:
 @pytest.fixture
 def make_replica(tmp_path: Path, table: Table) -> Iterator[MakeReplica]:
     """Make a replica on the table of the test that is not started yet; all of them are ended after the test."""
-    made: list[TableReplica] = []
+    with ended_after_the_test() as made:
 
-    def make(name: str = "a", **settings: Any) -> TableReplica:
-        replica = TableReplica(tmp_path, name, **{"table": table, **settings})
-        made.append(replica)
-        return replica
+        def make(name: str = "a", **settings: Any) -> TableReplica:
+            replica = TableReplica(tmp_path, name, **{"table": table, **settings})
+            made.append(replica)
+            return replica
 
-    yield make
-    for replica in made:
-        replica.close()
-    for replica in made:
-        if replica._process is not None:
-            # Shown by pytest when the test failed.
-            print(f"---- log of replica {replica.name}\n{replica.log[-6000:]}")
+        yield make
 
 
 @pytest.fixture
