@@ -148,6 +148,22 @@ def test_errors_are_the_same(service: ServiceThread) -> None:
         Client("no URL")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.list(modell="m"),
+        lambda client: client.list("m"),
+        lambda client: client.follow(modell="m").__enter__(),
+        lambda client: client.register("c1/n1/p1").__enter__(),
+        lambda client: client.deregister(),
+        lambda client: client.routers(1),
+    ],
+)
+def test_a_call_that_cannot_be_made_raises_and_holds_nobody_up(call: Callable[[Any], Any]) -> None:
+    with Client("http://127.0.0.1:9") as client, pytest.raises(TypeError):
+        call(client)
+
+
 def test_pools_are_followed_and_each_change_is_given(service: ServiceThread) -> None:
     service.put("a")
     with Client(service.fake.url) as client, client.follow(model="m") as pools:

@@ -205,9 +205,13 @@ class _Call(Generic[Result]):
         if self._thread.ending is not None:
             self._outcome.set_exception(Closed())
             return
-        self._task = self._thread.loop.create_task(self._work())
+        self._task = self._thread.loop.create_task(self._whole())
         self._thread.calls.add(self._task)
         self._task.add_done_callback(self._end)
+
+    async def _whole(self) -> Result:
+        """The call and what it does: also a call that cannot be made, as with an unknown argument, has to end."""
+        return await self._work()
 
     def _end(self, task: asyncio.Task[Result]) -> None:
         self._thread.calls.discard(task)
